@@ -1,0 +1,3 @@
+//! The embedded Kubernetes API server.
+
+pub mod schema;
