@@ -1,0 +1,5 @@
+//! Cluster API and Capstan types, CRDs, defaulting and validation: data and pure functions.
+
+pub mod object;
+
+pub use object::{Gvk, Object, ObjectKey, OwnerReference};

@@ -1,0 +1,2 @@
+//! The `capstan` binary.
+fn main() {}

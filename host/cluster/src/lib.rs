@@ -1,0 +1,3 @@
+//! Kubernetes: watches, snapshots, applying plans, events, workload-cluster connections.
+
+pub mod providers;

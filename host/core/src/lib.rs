@@ -1,0 +1,11 @@
+//! Decisions: snapshot in, plan out. No I/O, no async, no clock, no client (design, section 2).
+//!
+//! - [`view`]: what a decision may read;
+//! - [`plan`]: what a decision may ask for;
+//! - [`contract`]: the provider contract's records, as the host holds them;
+//! - [`turn`]: how a provider's turn is driven, one call at a time.
+
+pub mod contract;
+pub mod plan;
+pub mod turn;
+pub mod view;

@@ -1,0 +1,1 @@
+//! Egress: endpoints, splicing of secrets, request ledger.

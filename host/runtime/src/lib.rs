@@ -1,0 +1,1 @@
+//! Wasmtime: engine, compile cache, limits, the imports of the contract.

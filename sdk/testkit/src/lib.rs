@@ -1,0 +1,1 @@
+//! Runs a built component against scripted HTTP.
