@@ -9,3 +9,6 @@ pub mod contract;
 pub mod plan;
 pub mod turn;
 pub mod view;
+
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
