@@ -1,3 +1,25 @@
-//! The embedded Kubernetes API server.
+//! The embedded Kubernetes API server: what `capstan up` keeps its state in, and what each simulated workload cluster has.
+//!
+//! A [`Store`] holds the objects (in memory, written through to a [`Database`] file when there is one), an [`ApiServer`]
+//! serves them as Kubernetes does. Real kubectl, kube-rs and client-go are its clients; the host's own controllers reach it
+//! in process through [`ApiServer::service`]. What it promises is what those clients rely on: discovery, all patch types,
+//! server-side apply, watches that miss nothing, conflicts, finalizers, garbage collection, Kubernetes' own error objects.
 
+mod connection;
+mod metrics;
+mod options;
+mod response;
 pub mod schema;
+mod server;
+mod status;
+mod store;
+
+pub use connection::{InProcess, server_config};
+pub use metrics::RequestLabels;
+pub use options::{
+    Admission, AdmissionRequest, Authentication, Builtins, Conversion, MASTERS, Operation, Options, User,
+};
+pub use response::ResponseBody;
+pub use server::{ApiServer, Error};
+pub use status::{Cause, Status};
+pub use store::{Database, Durability, HistoryLimit, Store, StoreError};

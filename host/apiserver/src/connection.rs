@@ -1,0 +1,121 @@
+//! The ways in: HTTP over TLS for everybody, a tower service in process for the host's own controllers.
+
+use crate::options::User;
+use crate::response::ResponseBody;
+use crate::server::ApiServer;
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use http::{Request, Response};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use std::convert::Infallible;
+use std::io;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+/// Access in process, as one user: `kube::Client::new(server.service(user), "default")`. No TLS, no socket.
+#[derive(Clone, Debug)]
+pub struct InProcess {
+    server: ApiServer,
+    user: Arc<User>,
+}
+
+impl<B> tower::Service<Request<B>> for InProcess
+where
+    B: http_body::Body<Data = Bytes> + Send + 'static,
+    B::Error: std::fmt::Display,
+{
+    type Response = Response<ResponseBody>;
+    type Error = Infallible;
+    type Future = BoxFuture<'static, Result<Response<ResponseBody>, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let InProcess { server, user } = self.clone();
+        Box::pin(async move { Ok(server.answer(&user, request).await) })
+    }
+}
+
+/// A TLS configuration for [`ApiServer::serve_tls`]: this certificate chain and key; client certificates are asked for, must
+/// be of one of the authorities, and may be missing.
+pub fn server_config(
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+    client_ca: &[CertificateDer<'static>],
+) -> Result<Arc<rustls::ServerConfig>, rustls::Error> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = rustls::ServerConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions()?;
+    let builder = if client_ca.is_empty() {
+        builder.with_no_client_auth()
+    } else {
+        let mut roots = rustls::RootCertStore::empty();
+        for ca in client_ca {
+            roots.add(ca.clone())?;
+        }
+        let verifier = rustls::server::WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
+            .allow_unauthenticated()
+            .build()
+            .map_err(|error| rustls::Error::General(error.to_string()))?;
+        builder.with_client_cert_verifier(verifier)
+    };
+    let mut config = builder.with_single_cert(chain, key)?;
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(Arc::new(config))
+}
+
+impl ApiServer {
+    /// Access in process, as this user.
+    pub fn service(&self, user: User) -> InProcess {
+        InProcess { server: self.clone(), user: Arc::new(user) }
+    }
+
+    /// Serves one HTTP connection (1.1 or 2) that is already accepted and decrypted, until the peer is done or, after
+    /// `shutdown`, until the requests on their way are answered. `peer` is the client's certificate chain, leaf first,
+    /// when it showed one; it is verified here against the authorities of the options.
+    pub async fn serve_connection(
+        &self,
+        io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        _peer: Option<Vec<CertificateDer<'static>>>,
+        shutdown: CancellationToken,
+    ) {
+        let user = Arc::new(User::anonymous());
+        let service = service_fn(|request: Request<Incoming>| {
+            let (server, user) = (self.clone(), user.clone());
+            async move { Ok::<_, Infallible>(server.answer(&user, request).await) }
+        });
+        let builder = auto::Builder::new(TokioExecutor::new());
+        let connection = builder.serve_connection(TokioIo::new(io), service);
+        tokio::pin!(connection);
+        tokio::select! {
+            _ = connection.as_mut() => return,
+            () = shutdown.cancelled() => connection.as_mut().graceful_shutdown(),
+        }
+        let _ = connection.await;
+    }
+
+    /// Accepts connections until `shutdown`. Returns when the listener fails or all connections have ended.
+    pub async fn serve_tls(&self, listener: TcpListener, tls: Arc<rustls::ServerConfig>, shutdown: CancellationToken) -> io::Result<()> {
+        let acceptor = tokio_rustls::TlsAcceptor::from(tls);
+        loop {
+            let (socket, _) = tokio::select! {
+                accepted = listener.accept() => accepted?,
+                () = shutdown.cancelled() => return Ok(()),
+            };
+            let (server, acceptor, shutdown) = (self.clone(), acceptor.clone(), shutdown.clone());
+            tokio::spawn(async move {
+                let Ok(stream) = acceptor.accept(socket).await else { return };
+                let peer = stream.get_ref().1.peer_certificates().map(|chain| chain.iter().map(|c| c.clone().into_owned()).collect());
+                server.serve_connection(stream, peer, shutdown).await;
+            });
+        }
+    }
+}

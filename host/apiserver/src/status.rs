@@ -1,0 +1,232 @@
+//! Refusals, as Kubernetes words them: the `Status` object that clients branch on.
+
+use crate::schema::FieldError;
+use crate::store::StoreError;
+use serde_json::{Map, Value, json};
+
+/// One cause in the details of a refusal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cause {
+    /// A word for programs (`FieldValueInvalid`).
+    pub reason: String,
+    /// A sentence for people.
+    pub message: String,
+    /// The field it is about; empty when it is about none.
+    pub field: String,
+}
+
+/// A refusal. What a client gets is the `Status` object of apimachinery's meta/v1.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct Status {
+    /// The HTTP status.
+    pub code: u16,
+    /// The reason, a word for programs (`NotFound`).
+    pub reason: &'static str,
+    /// What a person reads.
+    pub message: String,
+    /// The name of the object, when it is about one.
+    pub name: String,
+    /// Its API group.
+    pub group: String,
+    /// Its resource, or its kind when it is about the content (as Kubernetes does it).
+    pub kind: String,
+    /// What is wrong with it in detail.
+    pub causes: Vec<Cause>,
+    /// When to come back, in seconds.
+    pub retry_after: Option<u32>,
+}
+
+/// `deployments.apps`, or `pods` for the core group.
+pub(crate) fn qualified(resource: &str, group: &str) -> String {
+    if group.is_empty() { resource.to_owned() } else { format!("{resource}.{group}") }
+}
+
+impl Status {
+    /// A refusal without details.
+    pub fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Status {
+        Status {
+            code,
+            reason,
+            message: message.into(),
+            name: String::new(),
+            group: String::new(),
+            kind: String::new(),
+            causes: Vec::new(),
+            retry_after: None,
+        }
+    }
+
+    fn about(mut self, group: &str, kind: &str, name: &str) -> Status {
+        self.group = group.to_owned();
+        self.kind = kind.to_owned();
+        self.name = name.to_owned();
+        self
+    }
+
+    /// 400: the request makes no sense.
+    pub fn bad_request(message: impl Into<String>) -> Status {
+        Status::new(400, "BadRequest", message)
+    }
+
+    /// 401: who asks is unknown.
+    pub fn unauthorized() -> Status {
+        Status::new(401, "Unauthorized", "Unauthorized")
+    }
+
+    /// 403: it may not be done to this object.
+    pub fn forbidden(group: &str, resource: &str, name: &str, why: impl std::fmt::Display) -> Status {
+        let what = qualified(resource, group);
+        let message = if name.is_empty() {
+            format!("{what} is forbidden: {why}")
+        } else {
+            format!("{what} {name:?} is forbidden: {why}")
+        };
+        Status::new(403, "Forbidden", message).about(group, resource, name)
+    }
+
+    /// 404: there is no such object.
+    pub fn not_found(group: &str, resource: &str, name: &str) -> Status {
+        Status::new(404, "NotFound", format!("{} {name:?} not found", qualified(resource, group))).about(group, resource, name)
+    }
+
+    /// 404: there is no such path.
+    pub fn no_such_path() -> Status {
+        Status::new(404, "NotFound", "the server could not find the requested resource")
+    }
+
+    /// 405: not this verb on this resource.
+    pub fn method_not_allowed() -> Status {
+        Status::new(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
+    }
+
+    /// 406: none of the forms asked for.
+    pub fn not_acceptable() -> Status {
+        Status::new(
+            406,
+            "NotAcceptable",
+            "only the following media types are accepted: application/json, application/yaml",
+        )
+    }
+
+    /// 409: the name is taken.
+    pub fn already_exists(group: &str, resource: &str, name: &str) -> Status {
+        Status::new(409, "AlreadyExists", format!("{} {name:?} already exists", qualified(resource, group)))
+            .about(group, resource, name)
+    }
+
+    /// 409: somebody else was faster.
+    pub fn conflict(group: &str, resource: &str, name: &str, why: impl std::fmt::Display) -> Status {
+        let message = format!("Operation cannot be fulfilled on {} {name:?}: {why}", qualified(resource, group));
+        Status::new(409, "Conflict", message).about(group, resource, name)
+    }
+
+    /// 409: the object was changed since it was read.
+    pub fn modified(group: &str, resource: &str, name: &str) -> Status {
+        const WHY: &str = "the object has been modified; please apply your changes to the latest version and try again";
+        Status::conflict(group, resource, name, WHY)
+    }
+
+    /// 410: the past is forgotten.
+    pub fn expired(message: impl Into<String>) -> Status {
+        Status::new(410, "Expired", message)
+    }
+
+    /// 413: too much.
+    pub fn too_large(limit: usize) -> Status {
+        Status::new(413, "RequestEntityTooLarge", format!("the request body is larger than the limit of {limit} bytes"))
+    }
+
+    /// 415: a form the body may not have.
+    pub fn unsupported_media_type(accepted: &[&str]) -> Status {
+        let message = format!(
+            "the body of the request was in an unknown format - accepted media types include: {}",
+            accepted.join(", ")
+        );
+        Status::new(415, "UnsupportedMediaType", message)
+    }
+
+    /// 422: the object breaks rules. `kind` is the kind, not the resource.
+    pub fn invalid(group: &str, kind: &str, name: &str, errors: &[FieldError]) -> Status {
+        let what = qualified(kind, group);
+        let all: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        let why = match all.as_slice() {
+            [one] => one.clone(),
+            several => format!("[{}]", several.join(", ")),
+        };
+        let mut status = Status::new(422, "Invalid", format!("{what} {name:?} is invalid: {why}")).about(group, kind, name);
+        status.causes = errors
+            .iter()
+            .map(|error| {
+                let (reason, message, field) = error.cause();
+                Cause { reason: reason.to_owned(), message, field }
+            })
+            .collect();
+        status
+    }
+
+    /// 500: our fault.
+    pub fn internal(message: impl std::fmt::Display) -> Status {
+        Status::new(500, "InternalError", format!("Internal error occurred: {message}"))
+    }
+
+    /// 504: a revision that is not there yet.
+    pub fn too_large_revision(asked: u64, current: u64) -> Status {
+        let message = format!("Too large resource version: {asked}, current: {current}");
+        let mut status = Status::new(504, "Timeout", format!("Timeout: {message}"));
+        status.causes = vec![Cause { reason: "ResourceVersionTooLarge".into(), message: "Too large resource version".into(), field: String::new() }];
+        status.retry_after = Some(1);
+        status
+    }
+
+    /// Adds a cause.
+    pub fn with_cause(mut self, reason: &str, message: impl Into<String>, field: impl Into<String>) -> Status {
+        self.causes.push(Cause { reason: reason.to_owned(), message: message.into(), field: field.into() });
+        self
+    }
+
+    /// The object a client gets.
+    pub fn object(&self) -> Value {
+        let mut details = Map::new();
+        let mut put = |name: &str, value: &str| {
+            if !value.is_empty() {
+                details.insert(name.to_owned(), Value::from(value));
+            }
+        };
+        put("name", &self.name);
+        put("group", &self.group);
+        put("kind", &self.kind);
+        if !self.causes.is_empty() {
+            let causes = self.causes.iter().map(|cause| {
+                let mut object = Map::new();
+                object.insert("reason".into(), cause.reason.as_str().into());
+                object.insert("message".into(), cause.message.as_str().into());
+                if !cause.field.is_empty() {
+                    object.insert("field".into(), cause.field.as_str().into());
+                }
+                Value::Object(object)
+            });
+            details.insert("causes".into(), causes.collect());
+        }
+        if let Some(seconds) = self.retry_after {
+            details.insert("retryAfterSeconds".into(), seconds.into());
+        }
+        let mut object = json!({
+            "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+            "message": self.message, "reason": self.reason,
+        });
+        if let Some(fields) = object.as_object_mut() {
+            if !details.is_empty() || self.reason == "NotFound" {
+                fields.insert("details".into(), Value::Object(details));
+            }
+            fields.insert("code".into(), self.code.into());
+        }
+        object
+    }
+}
+
+impl From<StoreError> for Status {
+    fn from(error: StoreError) -> Status {
+        Status::internal(error)
+    }
+}

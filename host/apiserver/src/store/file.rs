@@ -1,0 +1,272 @@
+//! The file behind stores: one redb database, one thread that writes, one commit for all that wait.
+//!
+//! Rows are keyed `store \0 collection \0 namespace \0 name` and hold the object's JSON. A batch of changes and the
+//! revisions they reach are one transaction, so a kill at any instant leaves the state of some revision, whole.
+
+use super::{Durability, StoreError};
+use bytes::Bytes;
+use redb::{ReadableDatabase, ReadableTable, TableDefinition};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+const OBJECTS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("objects");
+const REVISIONS: TableDefinition<'_, &str, u64> = TableDefinition::new("revisions");
+
+/// redb's default cache is 1 GiB; the state is in memory anyway.
+const CACHE_BYTES: usize = 4 << 20;
+/// The most changes in one transaction: bounds how long the first of them waits.
+const BATCH: usize = 1024;
+/// How long writes are gathered when nobody waits for them.
+const EVENTUAL_WINDOW: Duration = Duration::from_millis(50);
+
+/// One change to write.
+pub(super) struct Write {
+    pub store: Arc<super::Inner>,
+    pub collection: Arc<str>,
+    pub row: Vec<u8>,
+    /// None removes the row.
+    pub json: Option<Bytes>,
+    pub revision: u64,
+}
+
+enum Message {
+    Write(Write),
+    Forget { store: String, done: Sender<Result<(), StoreError>> },
+}
+
+/// What was in the file for one store.
+pub(super) struct Loaded {
+    pub revision: u64,
+    /// (collection, JSON)
+    pub rows: Vec<(String, Vec<u8>)>,
+}
+
+/// The open file.
+pub(super) struct File {
+    path: PathBuf,
+    database: Mutex<Option<Arc<redb::Database>>>,
+    sender: Mutex<Option<Sender<Message>>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    failure: Arc<OnceLock<StoreError>>,
+    pub durability: Durability,
+}
+
+impl std::fmt::Debug for File {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "File({})", self.path.display())
+    }
+}
+
+/// The row of an object.
+pub(super) fn row(store: &str, collection: &str, namespace: &str, name: &str) -> Vec<u8> {
+    [store, collection, namespace, name].join("\0").into_bytes()
+}
+
+impl File {
+    pub fn open(path: &Path, durability: Durability) -> Result<File, StoreError> {
+        let failed = |source: redb::Error| StoreError::Open { path: path.to_owned(), source: Arc::new(source) };
+        let database = redb::Builder::new().set_cache_size(CACHE_BYTES).create(path).map_err(|error| match error {
+            redb::DatabaseError::DatabaseAlreadyOpen => StoreError::InUse { path: path.to_owned() },
+            error => failed(error.into()),
+        })?;
+        let begin = database.begin_write().map_err(|e| failed(e.into()))?;
+        begin.open_table(OBJECTS).map_err(|e| failed(e.into()))?;
+        begin.open_table(REVISIONS).map_err(|e| failed(e.into()))?;
+        begin.commit().map_err(|e| failed(e.into()))?;
+        let database = Arc::new(database);
+        let (sender, receiver) = channel();
+        let failure = Arc::new(OnceLock::new());
+        let writer = Writer { path: path.to_owned(), database: database.clone(), durability, failure: failure.clone() };
+        let thread = std::thread::Builder::new()
+            .name("store".into())
+            .spawn(move || writer.run(&receiver))
+            .map_err(|error| failed(redb::Error::Io(error)))?;
+        Ok(File {
+            path: path.to_owned(),
+            database: Mutex::new(Some(database)),
+            sender: Mutex::new(Some(sender)),
+            thread: Mutex::new(Some(thread)),
+            failure,
+            durability,
+        })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Why nothing can be written any more, if so.
+    pub fn failure(&self) -> Option<StoreError> {
+        self.failure.get().cloned()
+    }
+
+    fn database(&self) -> Result<Arc<redb::Database>, StoreError> {
+        let database = self.database.lock().unwrap_or_else(PoisonError::into_inner);
+        database.clone().ok_or_else(|| StoreError::Closed { path: self.path.clone() })
+    }
+
+    /// The stores that have anything in the file.
+    pub fn stores(&self) -> Result<Vec<String>, StoreError> {
+        let read = || -> Result<Vec<String>, redb::Error> {
+            let Ok(database) = self.database() else { return Ok(Vec::new()) };
+            let table = database.begin_read()?.open_table(REVISIONS)?;
+            let mut names = Vec::new();
+            for entry in table.iter()? {
+                names.push(entry?.0.value().to_owned());
+            }
+            Ok(names)
+        };
+        read().map_err(|source| StoreError::Read { path: self.path.clone(), source: Arc::new(source) })
+    }
+
+    /// Reads one store.
+    pub fn load(&self, store: &str) -> Result<Loaded, StoreError> {
+        let database = self.database()?;
+        let read = || -> Result<Loaded, redb::Error> {
+            let transaction = database.begin_read()?;
+            let revision = transaction.open_table(REVISIONS)?.get(store)?.map(|r| r.value()).unwrap_or(0);
+            let table = transaction.open_table(OBJECTS)?;
+            let (from, to) = prefix(store);
+            let mut rows = Vec::new();
+            for entry in table.range(from.as_slice()..to.as_slice())? {
+                let (key, json) = entry?;
+                let collection = key.value().split(|byte| *byte == 0).nth(1).unwrap_or_default();
+                rows.push((String::from_utf8_lossy(collection).into_owned(), json.value().to_vec()));
+            }
+            Ok(Loaded { revision, rows })
+        };
+        read().map_err(|source| StoreError::Read { path: self.path.clone(), source: Arc::new(source) })
+    }
+
+    /// Queues a change; the store's durable revision tells when it is in the file.
+    pub fn write(&self, write: Write) -> Result<(), StoreError> {
+        if let Some(failure) = self.failure() {
+            return Err(failure);
+        }
+        self.send(Message::Write(write))
+    }
+
+    fn send(&self, message: Message) -> Result<(), StoreError> {
+        let sender = self.sender.lock().unwrap_or_else(PoisonError::into_inner);
+        let closed = || StoreError::Closed { path: self.path.clone() };
+        sender.as_ref().ok_or_else(closed)?.send(message).map_err(|_| closed())
+    }
+
+    /// Removes everything of a store.
+    pub fn forget(&self, store: &str) -> Result<(), StoreError> {
+        let (done, answer) = channel();
+        self.send(Message::Forget { store: store.to_owned(), done })?;
+        answer.recv().unwrap_or_else(|_| Err(StoreError::Closed { path: self.path.clone() }))
+    }
+
+    /// Writes what is queued, closes the file and gives its lock back.
+    pub fn close(&self) {
+        drop(self.sender.lock().unwrap_or_else(PoisonError::into_inner).take());
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread
+            && thread.thread().id() != std::thread::current().id()
+        {
+            let _ = thread.join();
+        }
+        drop(self.database.lock().unwrap_or_else(PoisonError::into_inner).take());
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+fn prefix(store: &str) -> (Vec<u8>, Vec<u8>) {
+    let mut from = store.as_bytes().to_vec();
+    let mut to = from.clone();
+    from.push(0);
+    to.push(1);
+    (from, to)
+}
+
+struct Writer {
+    path: PathBuf,
+    database: Arc<redb::Database>,
+    durability: Durability,
+    failure: Arc<OnceLock<StoreError>>,
+}
+
+impl Writer {
+    fn run(self, receiver: &Receiver<Message>) {
+        while let Ok(first) = receiver.recv() {
+            if self.durability == Durability::Eventual {
+                std::thread::sleep(EVENTUAL_WINDOW);
+            }
+            let mut writes = Vec::new();
+            let mut forgets = Vec::new();
+            let mut next = Some(first);
+            while let Some(message) = next {
+                match message {
+                    Message::Write(write) => writes.push(write),
+                    Message::Forget { store, done } => forgets.push((store, done)),
+                }
+                // What is to be forgotten comes after the writes before it and before those after it.
+                next = if writes.len() < BATCH && forgets.is_empty() { receiver.try_recv().ok() } else { None };
+            }
+            let outcome = match self.failure.get() {
+                Some(failure) => Err(failure.clone()),
+                None => self.commit(&writes, &forgets),
+            };
+            if let Err(failure) = &outcome {
+                tracing::error!(path = %self.path.display(), error = %failure, "the state file cannot be written");
+                let _ = self.failure.set(failure.clone());
+            }
+            let mut reached: BTreeMap<*const super::Inner, (Arc<super::Inner>, u64, Vec<Arc<str>>)> = BTreeMap::new();
+            for write in writes {
+                let entry = reached.entry(Arc::as_ptr(&write.store)).or_insert_with(|| (write.store, 0, Vec::new()));
+                entry.1 = entry.1.max(write.revision);
+                if !entry.2.contains(&write.collection) {
+                    entry.2.push(write.collection);
+                }
+            }
+            for (store, revision, collections) in reached.into_values() {
+                store.written(revision, &collections, outcome.is_ok());
+            }
+            for (_, done) in forgets {
+                let _ = done.send(outcome.clone());
+            }
+        }
+    }
+
+    fn commit(&self, writes: &[Write], forgets: &[(String, Sender<Result<(), StoreError>>)]) -> Result<(), StoreError> {
+        let work = || -> Result<(), redb::Error> {
+            let mut transaction = self.database.begin_write()?;
+            transaction.set_durability(redb::Durability::Immediate)?;
+            {
+                let mut objects = transaction.open_table(OBJECTS)?;
+                let mut revisions = transaction.open_table(REVISIONS)?;
+                let mut reached: BTreeMap<&str, u64> = BTreeMap::new();
+                for write in writes {
+                    match &write.json {
+                        Some(json) => drop(objects.insert(write.row.as_slice(), json.as_ref())?),
+                        None => drop(objects.remove(write.row.as_slice())?),
+                    }
+                    let revision = reached.entry(write.store.name()).or_default();
+                    *revision = (*revision).max(write.revision);
+                }
+                for (store, revision) in reached {
+                    revisions.insert(store, revision)?;
+                }
+                for (store, _) in forgets {
+                    let (from, to) = prefix(store);
+                    objects.retain_in(from.as_slice()..to.as_slice(), |_, _| false)?;
+                    revisions.remove(store.as_str())?;
+                }
+            }
+            transaction.commit()?;
+            Ok(())
+        };
+        work().map_err(|source| StoreError::Write { path: self.path.clone(), source: Arc::new(source) })
+    }
+}

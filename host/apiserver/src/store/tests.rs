@@ -1,0 +1,101 @@
+use super::*;
+use serde_json::json;
+
+fn draft(name: &str, x: u32) -> Draft {
+    Draft::new(&json!({"apiVersion": "v1", "kind": "T", "metadata": {"name": name, "uid": format!("uid-{name}")}, "x": x}))
+}
+
+fn things() -> Arc<str> {
+    "things".into()
+}
+
+#[test]
+fn changes_need_the_revision_they_were_based_on() {
+    let store = Store::memory();
+    let key = Key::new("", "a");
+    let first = store.commit(&things(), &key, Change::Create(draft("a", 1))).unwrap();
+    assert!(matches!(store.commit(&things(), &key, Change::Create(draft("a", 1))), Err(Refusal::Exists)));
+    let second = store.commit(&things(), &key, Change::Replace { expected: first.revision, draft: draft("a", 2) }).unwrap();
+    assert!(second.revision > first.revision);
+    assert!(matches!(store.commit(&things(), &key, Change::Delete { expected: first.revision }), Err(Refusal::Changed)));
+    store.commit(&things(), &key, Change::Delete { expected: second.revision }).unwrap();
+    assert!(store.get("things", &key).is_none());
+    assert!(store.find("uid-a").is_none());
+}
+
+#[test]
+fn the_past_can_be_listed_until_it_is_forgotten() {
+    let store = Store::memory_with(HistoryLimit { events: 3, bytes: 1 << 20, age: Duration::from_secs(60) });
+    let a = store.commit(&things(), &Key::new("", "a"), Change::Create(draft("a", 1))).unwrap();
+    let b = store.commit(&things(), &Key::new("", "b"), Change::Create(draft("b", 1))).unwrap();
+    store.commit(&things(), &Key::new("", "a"), Change::Replace { expected: a.revision, draft: draft("a", 2) }).unwrap();
+    store.commit(&things(), &Key::new("", "b"), Change::Delete { expected: b.revision }).unwrap();
+    let names = |at| {
+        let listing = store.list("things", "", None, at).map(|l| l.objects);
+        listing.map(|objects| objects.iter().map(|o| o.value()["x"].as_u64().unwrap()).collect::<Vec<_>>())
+    };
+    assert_eq!(names(None), Ok(vec![2]));
+    assert_eq!(names(Some(b.revision)), Ok(vec![1, 1]));
+    assert_eq!(names(Some(a.revision)), Ok(vec![1]));
+    store.commit(&things(), &Key::new("", "c"), Change::Create(draft("c", 3))).unwrap();
+    assert_eq!(names(Some(a.revision)), Err(OutOfRange::TooOld { oldest: b.revision }));
+    assert_eq!(names(Some(99)), Err(OutOfRange::TooNew { current: 5 }));
+    assert!(store.events("things", a.revision, 10).is_err());
+    assert_eq!(store.events("things", b.revision, 10).unwrap().0.len(), 3);
+}
+
+#[tokio::test]
+async fn a_file_gives_back_what_was_settled() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("state");
+    let database = Database::open(&path, Durability::Immediate).unwrap();
+    assert!(matches!(Database::open(&path, Durability::Immediate), Err(StoreError::InUse { .. })));
+    let store = database.store("one").unwrap();
+    let key = Key::new("", "a");
+    let a = store.commit(&things(), &key, Change::Create(draft("a", 1))).unwrap();
+    let b = store.commit(&things(), &Key::new("", "b"), Change::Create(draft("b", 1))).unwrap();
+    store.commit(&things(), &key, Change::Delete { expected: a.revision }).unwrap();
+    store.settled(3).await.unwrap();
+    database.store("two").unwrap().commit(&things(), &key, Change::Create(draft("a", 5))).unwrap();
+    database.close();
+    assert!(matches!(store.commit(&things(), &key, Change::Create(draft("a", 1))), Err(Refusal::Failed(_))));
+
+    let database = Database::open(&path, Durability::Immediate).unwrap();
+    assert_eq!(database.store_names().unwrap(), ["one", "two"]);
+    let store = database.store("one").unwrap();
+    assert_eq!(store.revision(), 3);
+    assert_eq!(store.len(), 1);
+    assert_eq!(store.get("things", &Key::new("", "b")).unwrap().bytes(), b.bytes());
+    assert!(store.events("things", 2, 10).is_err(), "history does not survive");
+    assert!(store.events("things", 3, 10).unwrap().0.is_empty());
+    database.remove_store("one").unwrap();
+    assert_eq!(database.store_names().unwrap(), ["two"]);
+    assert_eq!(database.store("two").unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn watchers_are_woken_by_their_collection_only() {
+    let store = Store::memory();
+    let mut things_signal = store.subscribe("things");
+    let others = store.subscribe("others");
+    store.commit(&things(), &Key::new("", "a"), Change::Create(draft("a", 1))).unwrap();
+    things_signal.changed().await.unwrap();
+    assert_eq!(*things_signal.borrow(), 1);
+    assert!(!others.has_changed().unwrap());
+}
+
+#[test]
+fn owners_are_indexed() {
+    let store = Store::memory();
+    let owned = |owner: &str| {
+        Draft::new(&json!({"metadata": {"name": "d", "uid": "ud", "ownerReferences": [{"uid": owner, "kind": "T", "name": "a", "apiVersion": "v1"}]}}))
+    };
+    let key = Key::new("", "d");
+    let d = store.commit(&things(), &key, Change::Create(owned("u1"))).unwrap();
+    assert_eq!(store.dependents("u1").len(), 1);
+    let d = store.commit(&things(), &key, Change::Replace { expected: d.revision, draft: owned("u2") }).unwrap();
+    assert!(store.dependents("u1").is_empty());
+    assert_eq!(store.dependents("u2").len(), 1);
+    store.commit(&things(), &key, Change::Delete { expected: d.revision }).unwrap();
+    assert!(store.dependents("u2").is_empty());
+}
