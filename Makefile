@@ -1,0 +1,54 @@
+# The verbs a contributor needs. `make up` and `make test` are all the set-up there is.
+SHELL := /bin/bash
+PROVIDERS := simulated docker kubeadm-bootstrap kubeadm-control-plane
+WASM_TARGET := wasm32-unknown-unknown
+GUEST_BUILD := providers/target/$(WASM_TARGET)/release
+CAPSTAN := target/release/capstan
+export PATH := $(CURDIR)/target/tools:$(CURDIR)/target/tools/bin:$(PATH)
+
+.PHONY: build host providers up test lint fast scenarios images clean wasm-target
+
+build: host providers ## target/release/capstan and target/providers/*.wasm
+
+host:
+	cargo build --locked --release -p capstan -p capstan-simulator
+
+wasm-target:
+	@[ -d "$$(rustc --print target-libdir --target $(WASM_TARGET) 2>/dev/null)" ] || rustup target add $(WASM_TARGET)
+
+providers: host wasm-target
+	cargo build --locked --release --target $(WASM_TARGET) --manifest-path providers/Cargo.toml \
+		$(foreach p,$(PROVIDERS),-p $(p))
+	@mkdir -p target/providers
+	@for p in $(PROVIDERS); do \
+		$(CAPSTAN) provider package $(GUEST_BUILD)/$$(echo $$p | tr - _).wasm -o target/providers/$$p.wasm || exit 1; \
+	done
+
+up: build ## a management plane with the quickstart cluster, here
+	$(CAPSTAN) up $(ARGS)
+
+test: ## everything CI runs: lints, rules, contract, scenarios
+	tests/setup.sh
+	$(MAKE) --no-print-directory build
+	$(MAKE) --no-print-directory lint fast scenarios
+	@if [ -s target/test-skips ]; then echo "NOT ALL TESTS RAN:"; cat target/test-skips; fi
+
+lint:
+	cargo fmt --all --check
+	cargo fmt --all --check --manifest-path providers/Cargo.toml
+	cargo clippy --locked --release --workspace --all-targets -- -D warnings
+	@if command -v cargo-deny >/dev/null; then cargo deny --locked --offline check bans licenses sources; fi
+
+fast: ## rules, contract, components: no engine, no kubectl
+	cargo test --locked --release --workspace --exclude capstan-tests
+	cargo test --locked --manifest-path providers/Cargo.toml
+
+scenarios: ## the whole system: a real kubectl, a real engine
+	cargo test --locked --release -p capstan-tests -- --test-threads=1
+
+images: host ## the images that examples/docker.yaml uses, built locally
+	tests/node-image/build.sh target/release/kubeadm-stand-in
+
+clean:
+	cargo clean
+	cargo clean --manifest-path providers/Cargo.toml

@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# Gets what the tests need and this machine lacks. Says loudly what it had to leave out; what was left out is listed in
+# target/test-skips, which the test runner reads and .ci/run refuses.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+mkdir -p target target/tools
+: >target/test-skips
+skip() {
+  echo "SKIPPED: $*" >&2
+  echo "$*" >>target/test-skips
+}
+
+target_dir=$(rustc --print target-libdir --target wasm32-unknown-unknown 2>/dev/null || true)
+[ -d "$target_dir" ] || rustup target add wasm32-unknown-unknown
+
+packages=()
+command -v dockerd >/dev/null || packages+=(docker.io)
+command -v busybox >/dev/null || packages+=(busybox-static)
+command -v haproxy >/dev/null || packages+=(haproxy)
+command -v iptables >/dev/null || packages+=(iptables)
+command -v cc >/dev/null || packages+=(gcc libc6-dev)
+if [ ${#packages[@]} -gt 0 ]; then
+  if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+    echo "installing ${packages[*]}"
+    apt-get update -q >target/apt.log 2>&1 || true
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${packages[@]}" >>target/apt.log 2>&1 ||
+      skip "Debian packages ${packages[*]} could not be installed (target/apt.log says why)"
+  else
+    skip "the Docker scenario: ${packages[*]} missing and this is not root; apt-get install ${packages[*]}"
+  fi
+fi
+
+# kubectl is the client of the scenarios. Debian's is too old for the newest API, so it is built where there is none.
+if ! command -v kubectl >/dev/null && [ ! -x target/tools/kubectl ]; then
+  if command -v go >/dev/null; then
+    echo "building kubectl (some minutes, once)"
+    (cd tests/kubectl && CGO_ENABLED=0 go build -trimpath -ldflags \
+      "-s -w -X k8s.io/component-base/version.gitVersion=v1.35.4 -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=35" \
+      -o ../../target/tools/kubectl .)
+  else
+    skip "all scenarios that use kubectl: neither kubectl nor go is here"
+  fi
+fi
+if ! command -v cargo-deny >/dev/null && [ ! -x target/tools/bin/cargo-deny ]; then
+  echo "building cargo-deny (some minutes, once)"
+  cargo install --locked --root target/tools --target-dir target/tools/build cargo-deny >target/cargo-deny.log 2>&1 ||
+    skip "cargo deny: it could not be installed (target/cargo-deny.log says why)"
+  rm -rf target/tools/build
+fi

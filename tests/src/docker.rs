@@ -1,0 +1,106 @@
+//! A real Docker Engine: the one that runs, or one that the test starts for itself.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::plane::root;
+
+/// An engine; one that was started here ends when this is dropped.
+pub struct Engine {
+    /// Its socket.
+    pub socket: PathBuf,
+    daemon: Option<(Child, tempfile::TempDir)>,
+}
+
+impl Engine {
+    /// The running engine, else one of our own; `None` (and a loud word) where `dockerd` is not installed.
+    ///
+    /// # Errors
+    /// When `dockerd` is there and does not come up.
+    pub fn find() -> Result<Option<Self>> {
+        let socket = PathBuf::from("/var/run/docker.sock");
+        if answers(&socket) {
+            return Ok(Some(Self { socket, daemon: None }));
+        }
+        if Command::new("dockerd").arg("--version").output().is_err() {
+            eprintln!(
+                "SKIPPED: the Docker scenario: no engine answers and dockerd is not installed (apt-get install docker.io)"
+            );
+            let skips = root().join("target/test-skips");
+            let known = std::fs::read_to_string(&skips).unwrap_or_default();
+            std::fs::write(&skips, format!("{known}the Docker scenario: no engine\n"))?;
+            return Ok(None);
+        }
+        let dir = tempfile::tempdir()?;
+        let socket = dir.path().join("docker.sock");
+        let log = std::fs::File::create(dir.path().join("log"))?;
+        let mut daemon = Command::new("dockerd")
+            .arg("--data-root")
+            .arg(dir.path().join("data"))
+            .arg("--exec-root")
+            .arg(dir.path().join("exec"))
+            .arg("--pidfile")
+            .arg(dir.path().join("pid"))
+            .arg("--host")
+            .arg(format!("unix://{}", socket.display()))
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .context("start dockerd")?;
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !answers(&socket) {
+            let ended = daemon.try_wait()?;
+            if ended.is_some() || Instant::now() > deadline {
+                let log = std::fs::read_to_string(dir.path().join("log")).unwrap_or_default();
+                let _ = daemon.kill();
+                bail!("dockerd does not come up: {}", log.lines().rev().take(20).collect::<Vec<_>>().join("\n"));
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        Ok(Some(Self { socket, daemon: Some((daemon, dir)) }))
+    }
+
+    /// Runs the docker client against it.
+    ///
+    /// # Errors
+    /// When the client fails; the error carries what it said.
+    pub fn docker(&self, args: &[&str]) -> Result<String> {
+        let output =
+            Command::new("docker").arg("-H").arg(format!("unix://{}", self.socket.display())).args(args).output()?;
+        ensure!(output.status.success(), "docker {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        Ok(String::from_utf8(output.stdout)?)
+    }
+
+    /// Builds the images of `examples/docker.yaml`.
+    ///
+    /// # Errors
+    /// When the build script fails.
+    pub fn build_images(&self) -> Result<()> {
+        let kubeadm = crate::plane::binary().with_file_name("kubeadm-stand-in");
+        let output = Command::new(root().join("tests/node-image/build.sh")).arg(&kubeadm).arg(&self.socket).output()?;
+        ensure!(output.status.success(), "node-image/build.sh: {}", String::from_utf8_lossy(&output.stderr));
+        Ok(())
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        if let Some((daemon, _dir)) = &mut self.daemon {
+            // SIGTERM lets it unmount and stop its containers; SIGKILL would leave them.
+            let _ = Command::new("kill").arg(daemon.id().to_string()).status();
+            let _ = daemon.wait();
+        }
+    }
+}
+
+fn answers(socket: &Path) -> bool {
+    Command::new("docker")
+        .arg("-H")
+        .arg(format!("unix://{}", socket.display()))
+        .arg("version")
+        .output()
+        .is_ok_and(|output| output.status.success())
+}

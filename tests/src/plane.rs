@@ -1,0 +1,256 @@
+//! A management plane started as its user starts it: `capstan up` in a state directory of its own.
+
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader, Read};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+
+/// The repository's root.
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// The binary under test: `$CAPSTAN_BIN`, else what `make build` leaves.
+pub fn binary() -> PathBuf {
+    std::env::var_os("CAPSTAN_BIN").map_or_else(|| root().join("target/release/capstan"), PathBuf::from)
+}
+
+/// A port of loopback that nobody listens on now.
+pub fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).map(|a| a.port()).expect("a free port of loopback")
+}
+
+/// How `capstan up` is started.
+pub struct Up {
+    /// `-f` files; empty: the quickstart.
+    pub files: Vec<PathBuf>,
+    /// `--exit`.
+    pub exit: bool,
+    /// `--wait`, in Go's words for a duration.
+    pub wait: &'static str,
+    /// Additional environment.
+    pub env: Vec<(String, String)>,
+}
+
+impl Default for Up {
+    fn default() -> Self {
+        Self { files: Vec::new(), exit: false, wait: "120s", env: Vec::new() }
+    }
+}
+
+/// A running management plane; it is killed when this is dropped.
+pub struct Plane {
+    child: Option<Child>,
+    lines: mpsc::Receiver<String>,
+    /// The state directory.
+    pub dir: PathBuf,
+    /// The port of its API server.
+    pub port: u16,
+    /// What it has printed so far.
+    pub printed: Vec<String>,
+}
+
+impl Plane {
+    /// Starts `capstan up` in `dir` on `port`.
+    ///
+    /// # Errors
+    /// When the binary cannot be started.
+    pub fn start(dir: &Path, port: u16, up: &Up) -> Result<Self> {
+        let mut command = Command::new(binary());
+        command.args(["up", "--port", &port.to_string(), "--wait", up.wait, "--state-dir"]).arg(dir);
+        for file in &up.files {
+            command.arg("-f").arg(file);
+        }
+        if up.exit {
+            command.arg("--exit");
+        }
+        command.envs(up.env.iter().cloned()).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().with_context(|| format!("start {}", binary().display()))?;
+        let (sender, lines) = mpsc::channel();
+        let streams: [Option<Box<dyn Read + Send>>; 2] =
+            [child.stdout.take().map(|s| Box::new(s) as _), child.stderr.take().map(|s| Box::new(s) as _)];
+        for stream in streams.into_iter().flatten() {
+            let sender = sender.clone();
+            std::thread::spawn(move || {
+                for line in BufReader::new(stream).lines().map_while(Result::ok) {
+                    if sender.send(line).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+        Ok(Self { child: Some(child), lines, dir: dir.to_owned(), port, printed: Vec::new() })
+    }
+
+    /// Reads what is printed until a line contains `text`.
+    ///
+    /// # Errors
+    /// When the process ends or the time is over before that; the error carries what was printed.
+    pub fn wait_for_line(&mut self, text: &str, within: Duration) -> Result<String> {
+        let deadline = Instant::now() + within;
+        loop {
+            match self.lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok(line) => {
+                    self.printed.push(line.clone());
+                    if line.contains(text) {
+                        return Ok(line);
+                    }
+                }
+                Err(why) => bail!("no line with {text:?} ({why}); printed so far:\n{}", self.printed.join("\n")),
+            }
+        }
+    }
+
+    /// Waits until it has printed what to type next, which it does when all it applied is ready.
+    ///
+    /// # Errors
+    /// As [`Plane::wait_for_line`].
+    pub fn wait_ready(&mut self, within: Duration) -> Result<()> {
+        self.wait_for_line("export KUBECONFIG=", within).map(drop)
+    }
+
+    /// Waits until the process ends by itself; its exit code.
+    ///
+    /// # Errors
+    /// When it does not end within the time.
+    pub fn wait_exit(&mut self, within: Duration) -> Result<i32> {
+        let deadline = Instant::now() + within;
+        loop {
+            match self.lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok(line) => self.printed.push(line),
+                Err(mpsc::RecvTimeoutError::Disconnected) => break,
+                Err(mpsc::RecvTimeoutError::Timeout) => bail!("still running; printed:\n{}", self.printed.join("\n")),
+            }
+        }
+        let status = self.child.as_mut().context("already ended")?.wait()?;
+        self.child = None;
+        Ok(status.code().unwrap_or(-1))
+    }
+
+    /// Kills it with SIGKILL, as a crash would.
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    /// Everything printed so far, for messages of tests.
+    pub fn output(&mut self) -> String {
+        self.printed.extend(self.lines.try_iter());
+        self.printed.join("\n")
+    }
+
+    /// The kubeconfig it wrote.
+    pub fn kubeconfig(&self) -> PathBuf {
+        self.dir.join("kubeconfig")
+    }
+
+    /// Runs kubectl against it.
+    ///
+    /// # Errors
+    /// When kubectl fails; the error carries what it said.
+    pub fn kubectl<S: AsRef<OsStr>>(&self, args: &[S]) -> Result<String> {
+        kubectl(&self.kubeconfig(), args)
+    }
+
+    /// `kubectl get … -o json`.
+    ///
+    /// # Errors
+    /// As [`Plane::kubectl`].
+    pub fn get(&self, args: &[&str]) -> Result<Value> {
+        let mut all = vec!["get"];
+        all.extend(args);
+        all.extend(["-o", "json"]);
+        Ok(serde_json::from_str(&self.kubectl(&all)?)?)
+    }
+
+    /// The items of `kubectl get … -o json`.
+    ///
+    /// # Errors
+    /// As [`Plane::kubectl`].
+    pub fn items(&self, args: &[&str]) -> Result<Vec<Value>> {
+        Ok(self.get(args)?["items"].as_array().cloned().unwrap_or_default())
+    }
+
+    /// A kubeconfig for a workload cluster, taken from its Secret and written beside the management one.
+    ///
+    /// # Errors
+    /// When the Secret is not there or is no kubeconfig.
+    pub fn workload_kubeconfig(&self, cluster: &str) -> Result<PathBuf> {
+        let secret = self.get(&["secret", &format!("{cluster}-kubeconfig"), "-n", "default"])?;
+        let value = secret["data"]["value"].as_str().context("Secret without data.value")?;
+        let path = self.dir.join(format!("{cluster}.kubeconfig"));
+        std::fs::write(&path, decode_base64(value)?)?;
+        Ok(path)
+    }
+
+    /// Asks again, each time something of `watched` changes, until `done` says yes.
+    ///
+    /// # Errors
+    /// When the time is over; the error carries what `describe` says then.
+    pub fn until(&self, within: Duration, what: &str, mut done: impl FnMut() -> Result<bool>) -> Result<()> {
+        let deadline = Instant::now() + within;
+        loop {
+            if done()? {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                let state = self.kubectl(&[
+                    "get",
+                    "clusters,machines,machinesets,machinedeployments,kubeadmcontrolplanes",
+                    "-A",
+                ]);
+                bail!("not within {within:?}: {what}\n{}", state.unwrap_or_else(|e| e.to_string()));
+            }
+            // The question is about several kinds at once, so it is asked anew rather than watched.
+            std::thread::sleep(Duration::from_millis(150));
+        }
+    }
+}
+
+impl Drop for Plane {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Runs kubectl with a kubeconfig.
+///
+/// # Errors
+/// When kubectl fails; the error carries what it said.
+pub fn kubectl<S: AsRef<OsStr>>(kubeconfig: &Path, args: &[S]) -> Result<String> {
+    let output = kubectl_output(kubeconfig, args)?;
+    ensure!(
+        output.status.success(),
+        "kubectl {} failed: {}",
+        args.iter().map(|a| a.as_ref().to_string_lossy()).collect::<Vec<_>>().join(" "),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+/// Runs kubectl with a kubeconfig and returns all it said, whether it succeeded or not.
+///
+/// # Errors
+/// When kubectl cannot be started.
+pub fn kubectl_output<S: AsRef<OsStr>>(kubeconfig: &Path, args: &[S]) -> Result<Output> {
+    Command::new("kubectl")
+        .env("KUBECONFIG", kubeconfig)
+        .env("HOME", kubeconfig.parent().unwrap_or(Path::new("/")))
+        .args(args)
+        .stdin(Stdio::null())
+        .output()
+        .context("start kubectl")
+}
+
+fn decode_base64(text: &str) -> Result<Vec<u8>> {
+    use base64::Engine as _;
+    Ok(base64::engine::general_purpose::STANDARD.decode(text)?)
+}
