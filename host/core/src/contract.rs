@@ -50,6 +50,8 @@ pub struct Served {
     pub request_timeout: u64,
     /// Objects in the workload cluster that a control-plane planner may read and apply, by label.
     pub workload_objects: BTreeMap<String, WorkloadObject>,
+    /// JSON pointers into the spec from which a Secret or ConfigMap may be named (the manifest's list).
+    pub object_references: Vec<String>,
 }
 
 /// A workload-cluster object that a manifest declares.

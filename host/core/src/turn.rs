@@ -20,6 +20,9 @@ pub struct TurnRequest {
     pub module: String,
     /// What the guest is told.
     pub input: TurnInput,
+    /// A digest of all that the turn depends on, to be remembered with its end
+    /// ([`LastTurn`](crate::view::LastTurn)).
+    pub inputs: String,
     /// What is done in the turn.
     pub course: Box<dyn Course>,
 }

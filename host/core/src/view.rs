@@ -80,6 +80,19 @@ pub enum Connection {
     },
 }
 
+/// What whoever carries turns out remembers, in memory only, of an object's last finished turn: a settled object is
+/// then not asked about again each time something near it changes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LastTurn {
+    /// When it came to its [`Finish`](crate::turn::Step::Finish) and that plan's writes were done (milliseconds since
+    /// the Unix epoch). Abandoned turns are not remembered.
+    pub at: u64,
+    /// [`TurnRequest::inputs`](crate::turn::TurnRequest::inputs) of that turn.
+    pub inputs: String,
+    /// `look_again` of the plan that it finished with, in milliseconds.
+    pub look_again: Option<u64>,
+}
+
 /// Read access to caches. Objects come without `metadata.managedFields`.
 ///
 /// References between Cluster API objects carry no version (`{apiGroup, kind, name}`), so kinds are
@@ -118,4 +131,15 @@ pub trait View {
     /// What a provider module of this process says of a kind it serves; `None` when none does (somebody
     /// else's controller may).
     fn served(&self, group: &str, kind: &str) -> Option<crate::contract::Served>;
+
+    /// What is remembered of the object's last finished turn; `None` when there was none in this process, or nothing
+    /// is remembered (the rules then ask for a turn at each decision, which is right but wasteful).
+    fn last_turn(&self, _key: &ObjectKey) -> Option<LastTurn> {
+        None
+    }
+
+    /// Who decides, as the holder of the Lease is called; put on record with each intent.
+    fn holder(&self) -> String {
+        String::new()
+    }
 }
