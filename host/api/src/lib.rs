@@ -2,5 +2,6 @@
 
 pub mod object;
 pub mod time;
+pub mod well_known;
 
 pub use object::{Gvk, Object, ObjectKey, OwnerReference};

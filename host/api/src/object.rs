@@ -185,6 +185,17 @@ impl Object {
         }
     }
 
+    /// Takes away the value at a JSON pointer; `None` when there was none.
+    pub fn remove(&mut self, pointer: &str) -> Option<Value> {
+        let (parents, last) = pointer.strip_prefix('/')?.rsplit_once('/').unwrap_or(("", pointer.strip_prefix('/')?));
+        let mut map = &mut self.0;
+        for part in parents.split('/').filter(|part| !part.is_empty()) {
+            let Value::Object(next) = map.get_mut(&part.replace("~1", "/").replace("~0", "~"))? else { return None };
+            map = next;
+        }
+        map.shift_remove(&last.replace("~1", "/").replace("~0", "~"))
+    }
+
     /// `apiVersion`.
     pub fn api_version(&self) -> &str {
         self.str_at("/apiVersion").unwrap_or_default()
@@ -355,5 +366,14 @@ mod tests {
         m.set("/spec/version/deeper", json!(1));
         assert!(m.bool_at("/status/initialization/infrastructureProvisioned"));
         assert_eq!(m.str_at("/spec/version"), Some("v1.34.0"));
+    }
+
+    #[test]
+    fn remove_takes_one_value_and_leaves_its_siblings() {
+        let mut m = machine();
+        assert_eq!(m.remove("/metadata/labels/a~1b"), Some(json!("c")));
+        assert_eq!(m.remove("/spec/none/deeper"), None);
+        assert_eq!(m.remove("/status"), None);
+        assert_eq!((m.label("a/b"), m.name()), (None, "m"));
     }
 }

@@ -365,10 +365,7 @@ impl View for World {
     }
 
     fn connection(&self, namespace: &str, cluster: &str) -> Connection {
-        self.connections
-            .get(&(namespace.to_owned(), cluster.to_owned()))
-            .cloned()
-            .unwrap_or(Connection::Unknown)
+        self.connections.get(&(namespace.to_owned(), cluster.to_owned())).cloned().unwrap_or(Connection::Unknown)
     }
 
     fn served(&self, group: &str, kind: &str) -> Option<Served> {
