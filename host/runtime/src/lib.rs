@@ -1,1 +1,3 @@
 //! Wasmtime: engine, compile cache, limits, the imports of the contract.
+
+pub mod package;
