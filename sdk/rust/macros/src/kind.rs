@@ -1,0 +1,92 @@
+//! `#[derive(Kind)]`: what `#[kind(…)]` says about a custom resource, as one element of the `capstan:crds` section.
+
+use proc_macro2::TokenStream;
+use quote::quote;
+use serde_json::{Value, json};
+use syn::{DeriveInput, Error, LitInt, LitStr, Path, Result};
+
+use crate::schema::description;
+
+pub fn derive(input: &DeriveInput) -> Result<TokenStream> {
+    let name = &input.ident;
+    let mut kind = None::<String>;
+    let mut plural = None::<String>;
+    let mut version = None::<String>;
+    let mut short_names = Vec::<String>::new();
+    let mut status = None::<Path>;
+    let mut template = true;
+    let mut columns = Vec::<Value>::new();
+    for attribute in input.attrs.iter().filter(|a| a.path().is_ident("kind")) {
+        attribute.parse_nested_meta(|meta| {
+            let text =
+                |meta: &syn::meta::ParseNestedMeta| -> Result<String> { Ok(meta.value()?.parse::<LitStr>()?.value()) };
+            match meta.path.get_ident().map(ToString::to_string).unwrap_or_default().as_str() {
+                "name" => kind = Some(text(&meta)?),
+                "plural" => plural = Some(text(&meta)?),
+                "version" => version = Some(text(&meta)?),
+                "short" => short_names.push(text(&meta)?),
+                "status" => status = Some(meta.value()?.parse::<Path>()?),
+                "no_template" => template = false,
+                "column" => {
+                    let mut column = json!({"name": "", "type": "string", "jsonPath": ""});
+                    meta.parse_nested_meta(|part| {
+                        let key = match part.path.get_ident().map(ToString::to_string).unwrap_or_default().as_str() {
+                            "name" => "name",
+                            "kind" => "type",
+                            "path" => "jsonPath",
+                            "description" => "description",
+                            "priority" => {
+                                column["priority"] = part.value()?.parse::<LitInt>()?.base10_parse::<i64>()?.into();
+                                return Ok(());
+                            }
+                            _ => return Err(part.error("a column has name, kind, path, description, priority")),
+                        };
+                        column[key] = part.value()?.parse::<LitStr>()?.value().into();
+                        Ok(())
+                    })?;
+                    columns.push(column);
+                }
+                _ => return Err(meta.error("not an attribute of `kind`")),
+            }
+            Ok(())
+        })?;
+    }
+    let kind = kind.ok_or_else(|| Error::new_spanned(name, "#[kind(name = \"…\")] is missing"))?;
+    let version = version.ok_or_else(|| Error::new_spanned(name, "#[kind(version = \"…\")] is missing"))?;
+    let singular = kind.to_lowercase();
+    let plural = plural.unwrap_or_else(|| format!("{singular}s"));
+    let about = description(&input.attrs)
+        .ok_or_else(|| Error::new_spanned(name, "a kind needs a doc comment: users read it in `kubectl explain`"))?;
+
+    let head = json!({"kind": kind, "plural": plural, "singular": singular, "shortNames": short_names,
+        "scope": "Namespaced", "template": template})
+    .to_string();
+    let head = head.trim_end_matches('}');
+    let open = format!(
+        "{head},\"versions\":[{{\"name\":{},\"served\":true,\"storage\":true,\"printerColumns\":{},\
+         \"schema\":{{\"type\":\"object\",\"description\":{},\"properties\":{{\"spec\":{{",
+        json!(version),
+        Value::Array(columns),
+        json!(about)
+    );
+    let schema = quote!(<#name as ::capstan_provider::Schema>);
+    let status = match status {
+        Some(status) => quote!("},\"status\":{", <#status as ::capstan_provider::Schema>::BODY),
+        None => quote!("},\"status\":{\"type\":\"object\""),
+    };
+    Ok(quote! {
+        impl ::capstan_provider::Kind for #name {
+            const KIND: &'static str = #kind;
+            const VERSION: &'static str = #version;
+            const CRD: &'static str = ::capstan_provider::concat_text!(
+                #open,
+                #schema::BODY,
+                ::capstan_provider::schema::rules_open("", #schema::RULES),
+                #schema::RULES,
+                ::capstan_provider::schema::rules_close("", #schema::RULES),
+                #status,
+                "}}}}]}"
+            );
+        }
+    })
+}
