@@ -1,1 +1,27 @@
-//! Egress: endpoints, splicing of secrets, request ledger.
+//! Egress: the only way by which a provider component reaches anything.
+//!
+//! A guest names an endpoint and says what to ask; this crate finds out what the name means for the guest's object
+//! ([`Endpoints`]), checks the request ([`Request`]), decides by the endpoint's protocol whether it changes
+//! something ([`Protocol`]), fills secrets in, sends it ([`Transport`]) and keeps the record ([`Ledger`]).
+//!
+//! Promises:
+//! - a request that may change something leaves only in a call that may change something, once in that call, and
+//!   only when the caller has just said that it still may ([`Call`]);
+//! - the [`capstan_core::contract::Effect`] of a call comes from what was sent and answered, never from the guest;
+//! - no redirect is followed, no proxy used, no header of the guest decides where or as whom a request goes;
+//! - secrets are in no error, log line or ledger entry.
+
+mod endpoint;
+mod ledger;
+mod protocol;
+mod request;
+mod shared;
+mod transport;
+mod turn;
+
+pub use endpoint::{Declared, Destination, EndpointConfig, Endpoints, Origin};
+pub use ledger::{Exchange, Ledger};
+pub use protocol::Protocol;
+pub use request::{Chunk, HttpError, Method, Request, Response};
+pub use transport::{Network, Transport, TransportError, WireRequest, WireResponse};
+pub use turn::{Call, Gateway, Limits, Session, TurnScope};

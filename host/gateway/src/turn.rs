@@ -1,0 +1,316 @@
+//! Requests of one turn, checked, sent and recorded.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use capstan_api::ObjectKey;
+use capstan_core::contract::Effect;
+use sha2::{Digest, Sha256};
+
+use crate::endpoint::{self, Declared, EndpointConfig, Endpoints};
+use crate::ledger::{self, Exchange, Ledger};
+use crate::request::{self, HttpError, Request, Response};
+use crate::shared::{Key, Shared};
+use crate::transport::{Transport, TransportError, WireRequest, WireResponse};
+
+/// What a turn may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Requests per turn.
+    pub requests: u32,
+    /// How long after its beginning a turn may still begin a request.
+    pub time: Duration,
+    /// Requests of one `read-all` that are under way at the same time.
+    pub parallel: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { requests: 64, time: Duration::from_secs(300), parallel: 8 }
+    }
+}
+
+/// Whose turn it is.
+#[derive(Clone, Debug)]
+pub struct TurnScope {
+    /// Name of the ProviderModule.
+    pub module: String,
+    /// The object that the turn is about; its namespace is the tenant.
+    pub object: ObjectKey,
+    /// Endpoints that the object names itself: manifest name to namespace and name of the Endpoint object.
+    pub chosen: BTreeMap<String, (String, String)>,
+    /// What the turn may use.
+    pub limits: Limits,
+}
+
+/// What one call of the contract may do.
+#[derive(Clone, Copy)]
+pub struct Call<'a> {
+    /// Its name, such as `create vm`, for records.
+    pub name: &'a str,
+    /// Whether it may send a request that changes something.
+    pub may_change: bool,
+    /// Asked right before such a request is sent; when it says no, the request is not sent.
+    pub still_may_change: &'a (dyn Fn() -> bool + Sync),
+}
+
+/// The gateway of a process.
+pub struct Gateway {
+    endpoints: Arc<dyn Endpoints>,
+    transport: Arc<dyn Transport>,
+    ledger: Ledger,
+    shared: Shared,
+}
+
+impl Gateway {
+    /// A gateway over configured endpoints and a way to reach them.
+    pub fn new(endpoints: Arc<dyn Endpoints>, transport: Arc<dyn Transport>) -> Self {
+        Self { endpoints, transport, ledger: Ledger::default(), shared: Shared::default() }
+    }
+
+    /// What was sent and answered.
+    pub fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    /// The gateway as one turn sees it; `declared` are the endpoints of the module's manifest.
+    pub fn session(self: &Arc<Self>, scope: TurnScope, declared: &[Declared]) -> Session {
+        Session {
+            gateway: self.clone(),
+            declared: declared.to_vec(),
+            resolved: BTreeMap::new(),
+            scope,
+            began: Instant::now(),
+            sent: 0,
+            change: None,
+        }
+    }
+}
+
+/// One turn's requests.
+pub struct Session {
+    gateway: Arc<Gateway>,
+    scope: TurnScope,
+    declared: Vec<Declared>,
+    resolved: BTreeMap<String, Arc<EndpointConfig>>,
+    began: Instant,
+    sent: u32,
+    /// The changing request of the current call.
+    change: Option<Effect>,
+}
+
+/// A request that may be sent.
+struct Checked {
+    endpoint: Arc<EndpointConfig>,
+    wire: WireRequest,
+    changes: bool,
+}
+
+impl Session {
+    /// A new call begins: it has sent nothing.
+    pub fn begin_call(&mut self) {
+        self.change = None;
+    }
+
+    /// What is known of the current call's changing request.
+    pub fn effect(&self) -> Effect {
+        self.change.unwrap_or_default()
+    }
+
+    /// Sends one request.
+    ///
+    /// # Errors
+    /// See [`HttpError`].
+    pub async fn send(&mut self, call: Call<'_>, request: Request) -> Result<Response, HttpError> {
+        let checked = self.check(call, &request)?;
+        if !checked.changes {
+            return self.read(call, &request, checked).await;
+        }
+        if !call.may_change {
+            return Err(HttpError::Denied(format!(
+                "{} {} changes something, and {} may only read",
+                request.method, request.path, call.name
+            )));
+        }
+        if self.change.is_some() {
+            return Err(HttpError::Denied("a call may send one request that changes something".to_owned()));
+        }
+        if !(call.still_may_change)() {
+            return Err(HttpError::Denied("this process no longer holds the Lease of the object's shard".to_owned()));
+        }
+        // Until the answer is here, and if this future is dropped on the way, nobody knows.
+        self.change = Some(Effect::Unknown);
+        self.gateway.shared.changed(&self.scope.object);
+        let (at, began) = (SystemTime::now(), Instant::now());
+        let answer = self.gateway.transport.exchange(&checked.endpoint, checked.wire.clone()).await;
+        let effect = match &answer {
+            Err(TransportError::NotSent(_)) => Effect::NotSent,
+            Ok(response) if response.status < 500 => Effect::Answered,
+            _ => Effect::Unknown,
+        };
+        self.change = Some(effect);
+        self.gateway.shared.changed(&self.scope.object);
+        self.record(call, &request, &checked, &answer, (at, began), Some(effect));
+        finish(answer)
+    }
+
+    /// Sends reads side by side; answers come in the order of the requests.
+    pub async fn read_all(&mut self, call: Call<'_>, requests: Vec<Request>) -> Vec<Result<Response, HttpError>> {
+        let mut checked = Vec::with_capacity(requests.len());
+        for request in requests {
+            let result = self.check(call, &request).and_then(|checked| {
+                if checked.changes {
+                    let text =
+                        format!("{} {} changes something, and read-all only reads", request.method, request.path);
+                    return Err(HttpError::Denied(text));
+                }
+                Ok(checked)
+            });
+            checked.push((request, result));
+        }
+        let this = &*self;
+        let parallel = this.scope.limits.parallel.max(1);
+        futures::StreamExt::collect(futures::StreamExt::buffered(
+            futures::stream::iter(checked.into_iter().map(|(request, checked)| async move {
+                match checked {
+                    Ok(checked) => this.read(call, &request, checked).await,
+                    Err(error) => Err(error),
+                }
+            })),
+            parallel,
+        ))
+        .await
+    }
+
+    fn check(&mut self, call: Call<'_>, request: &Request) -> Result<Checked, HttpError> {
+        if self.sent >= self.scope.limits.requests || self.began.elapsed() > self.scope.limits.time {
+            return Err(HttpError::BudgetSpent);
+        }
+        let endpoint = self.endpoint(&request.endpoint)?;
+        let wire = request::ready(request).map_err(HttpError::Denied)?;
+        let changes = endpoint
+            .protocol
+            .changes(request.method, &request.query, &request.headers, &wire.body)
+            .map_err(HttpError::Denied)?;
+        self.sent += 1;
+        tracing::trace!(call = call.name, endpoint = endpoint.name, changes, "request accepted");
+        Ok(Checked { endpoint, wire, changes })
+    }
+
+    fn endpoint(&mut self, name: &str) -> Result<Arc<EndpointConfig>, HttpError> {
+        if let Some(known) = self.resolved.get(name) {
+            return Ok(known.clone());
+        }
+        let declared = self.declared.iter().find(|d| d.name == name).ok_or(HttpError::UnknownEndpoint)?;
+        let scope = &self.scope;
+        let endpoints = &*self.gateway.endpoints;
+        let destination = endpoint::resolve(endpoints, &scope.module, &scope.object.namespace, &scope.chosen, name)
+            .map_err(HttpError::NotSent)?;
+        let config = Arc::new(EndpointConfig::new(declared, destination));
+        self.resolved.insert(name.to_owned(), config.clone());
+        Ok(config)
+    }
+
+    async fn read(&self, call: Call<'_>, request: &Request, checked: Checked) -> Result<Response, HttpError> {
+        let Some(max_age) = request.max_age.filter(|age| *age > 0) else {
+            return self.read_now(call, request, &checked).await.1;
+        };
+        let shared = &self.gateway.shared;
+        let place = shared.place(read_key(&checked));
+        let mut answer = place.lock().await;
+        let max_age = Duration::from_millis(max_age);
+        if let Some(response) = answer.as_ref().and_then(|a| shared.serves(a, max_age, &self.scope.object)) {
+            return Ok(response);
+        }
+        let (asked, result) = self.read_now(call, request, &checked).await;
+        *answer = result.as_ref().ok().and_then(|response| Shared::keep(asked, response));
+        result
+    }
+
+    async fn read_now(
+        &self,
+        call: Call<'_>,
+        request: &Request,
+        checked: &Checked,
+    ) -> (Instant, Result<Response, HttpError>) {
+        let (at, began) = (SystemTime::now(), Instant::now());
+        let answer = self.gateway.transport.exchange(&checked.endpoint, checked.wire.clone()).await;
+        self.record(call, request, checked, &answer, (at, began), None);
+        (began, finish(answer))
+    }
+
+    fn record(
+        &self,
+        call: Call<'_>,
+        request: &Request,
+        checked: &Checked,
+        answer: &Result<WireResponse, TransportError>,
+        (at, began): (SystemTime, Instant),
+        effect: Option<Effect>,
+    ) {
+        let took = began.elapsed();
+        let (module, object) = (&self.scope.module, &self.scope.object);
+        let (method, endpoint, path) = (request.method.as_str(), &request.endpoint, &request.path);
+        match answer {
+            Ok(response) => tracing::debug!(
+                provider = module, kind = object.kind, namespace = object.namespace, name = object.name,
+                call = call.name, endpoint, method, path, status = response.status, took = ?took, "http.send"
+            ),
+            Err(error) => tracing::debug!(
+                provider = module, kind = object.kind, namespace = object.namespace, name = object.name,
+                call = call.name, endpoint, method, path, %error, took = ?took, "http.send"
+            ),
+        }
+        let (outcome, response) = match answer {
+            Ok(r) => (Ok((r.status, r.status_text.clone())), ledger::shown_response(request, &r.body)),
+            Err(error) => (Err(error.to_string()), String::new()),
+        };
+        let exchange = Exchange {
+            at,
+            took,
+            module: module.clone(),
+            call: call.name.to_owned(),
+            endpoint: endpoint.clone(),
+            method,
+            target: checked.wire.target.clone(),
+            headers: request.headers.clone(),
+            body: ledger::shown_body(request),
+            outcome,
+            response,
+            effect,
+        };
+        self.gateway.ledger.record(object, exchange);
+    }
+}
+
+fn finish(answer: Result<WireResponse, TransportError>) -> Result<Response, HttpError> {
+    match answer {
+        Ok(WireResponse { status, status_text, headers, body }) => {
+            let headers = headers.into_iter().filter(|(name, _)| !request::is_hidden_from_guest(name)).collect();
+            Ok(Response { status, status_text, headers, body })
+        }
+        Err(TransportError::NotSent(text)) => Err(HttpError::NotSent(text)),
+        Err(TransportError::NoAnswer(text)) => Err(HttpError::NoAnswer(text)),
+        Err(TransportError::TooLarge(max)) => Err(HttpError::TooLarge(max)),
+    }
+}
+
+/// Two reads are the same when they go to the same place with the same trust and say the same.
+fn read_key(checked: &Checked) -> Key {
+    let mut hash = Sha256::new();
+    let mut part = |bytes: &[u8]| {
+        hash.update((bytes.len() as u64).to_be_bytes());
+        hash.update(bytes);
+    };
+    part(checked.endpoint.origin.to_string().as_bytes());
+    part(checked.endpoint.ca.as_deref().unwrap_or_default().as_bytes());
+    part(checked.wire.method.as_str().as_bytes());
+    part(checked.wire.target.as_bytes());
+    for (name, value) in &checked.wire.headers {
+        part(name.as_str().as_bytes());
+        part(value.as_bytes());
+    }
+    part(&checked.wire.body);
+    hash.finalize().into()
+}
