@@ -1,29 +1,88 @@
-//! Built-in kinds.
-use super::Schema;
+//! The built-in kinds that a management plane and a small workload cluster need.
+//!
+//! Their schemas come from the `k8s-openapi` crate (see `definitions`), are compiled once for the whole process and shared
+//! by every server in it.
 
-/// A built-in kind.
+use super::Schema;
+use super::definitions;
+use super::node::Node;
+use std::sync::Arc;
+
+/// A kind that the server knows without a CustomResourceDefinition.
+#[derive(Clone, Copy, Debug)]
 pub struct BuiltinKind {
-    /// The group (`""` for core).
+    /// The group; `""` for the core group.
     pub group: &'static str,
-    /// The version.
+    /// The version. Each kind has one.
     pub version: &'static str,
-    /// The kind.
+    /// The kind, as in `Pod`.
     pub kind: &'static str,
-    /// The plural name.
+    /// The name in URLs, as in `pods`.
     pub plural: &'static str,
-    /// The singular name.
+    /// The name for one, as in `pod`.
     pub singular: &'static str,
-    /// The short names.
+    /// What kubectl users type, as in `po`.
     pub short_names: &'static [&'static str],
     /// Whether objects live in a namespace.
     pub namespaced: bool,
-    /// The subresources.
+    /// The subresources that real servers have and clients here use.
     pub subresources: &'static [&'static str],
-    /// The schema, compiled on first use.
+    /// The schema. Compiled on first use, cheap afterwards.
     pub schema: fn() -> Schema,
 }
 
-/// All built-in kinds.
+/// The compiled schema of a definition, such as `io.k8s.api.core.v1.PodSpec`.
+pub(crate) fn definition(name: &str) -> Arc<Node> {
+    definitions::nodes().get(name).cloned().unwrap_or_else(|| Arc::new(Node::any()))
+}
+
+macro_rules! kinds {
+    ($($group:literal $definition:literal $version:literal $kind:literal $plural:literal $singular:literal
+        [$($short:literal)*] $namespaced:literal [$($sub:literal)*])*) => {
+        static KINDS: &[BuiltinKind] = &[$(BuiltinKind {
+            group: $group,
+            version: $version,
+            kind: $kind,
+            plural: $plural,
+            singular: $singular,
+            short_names: &[$($short),*],
+            namespaced: $namespaced,
+            subresources: &[$($sub),*],
+            schema: || Schema::builtin(concat!($definition, ".", $version, ".", $kind)),
+        }),*];
+    };
+}
+
+kinds! {
+    "" "io.k8s.api.core" "v1" "ConfigMap" "configmaps" "configmap" ["cm"] true []
+    "" "io.k8s.api.core" "v1" "Endpoints" "endpoints" "endpoints" ["ep"] true []
+    "" "io.k8s.api.core" "v1" "Event" "events" "event" ["ev"] true []
+    "" "io.k8s.api.core" "v1" "Namespace" "namespaces" "namespace" ["ns"] false ["status" "finalize"]
+    "" "io.k8s.api.core" "v1" "Node" "nodes" "node" ["no"] false ["status"]
+    "" "io.k8s.api.core" "v1" "PersistentVolume" "persistentvolumes" "persistentvolume" ["pv"] false ["status"]
+    "" "io.k8s.api.core" "v1" "PersistentVolumeClaim" "persistentvolumeclaims" "persistentvolumeclaim" ["pvc"] true ["status"]
+    "" "io.k8s.api.core" "v1" "Pod" "pods" "pod" ["po"] true ["status" "eviction" "binding"]
+    "" "io.k8s.api.core" "v1" "Secret" "secrets" "secret" [] true []
+    "" "io.k8s.api.core" "v1" "Service" "services" "service" ["svc"] true ["status"]
+    "" "io.k8s.api.core" "v1" "ServiceAccount" "serviceaccounts" "serviceaccount" ["sa"] true []
+    "apiextensions.k8s.io" "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions" "v1" "CustomResourceDefinition" "customresourcedefinitions" "customresourcedefinition" ["crd" "crds"] false ["status"]
+    "apps" "io.k8s.api.apps" "v1" "DaemonSet" "daemonsets" "daemonset" ["ds"] true ["status"]
+    "apps" "io.k8s.api.apps" "v1" "Deployment" "deployments" "deployment" ["deploy"] true ["status" "scale"]
+    "apps" "io.k8s.api.apps" "v1" "ReplicaSet" "replicasets" "replicaset" ["rs"] true ["status" "scale"]
+    "apps" "io.k8s.api.apps" "v1" "StatefulSet" "statefulsets" "statefulset" ["sts"] true ["status" "scale"]
+    "certificates.k8s.io" "io.k8s.api.certificates" "v1" "CertificateSigningRequest" "certificatesigningrequests" "certificatesigningrequest" ["csr"] false ["status" "approval"]
+    "coordination.k8s.io" "io.k8s.api.coordination" "v1" "Lease" "leases" "lease" [] true []
+    "events.k8s.io" "io.k8s.api.events" "v1" "Event" "events" "event" ["ev"] true []
+    "policy" "io.k8s.api.policy" "v1" "PodDisruptionBudget" "poddisruptionbudgets" "poddisruptionbudget" ["pdb"] true ["status"]
+    "rbac.authorization.k8s.io" "io.k8s.api.rbac" "v1" "ClusterRole" "clusterroles" "clusterrole" [] false []
+    "rbac.authorization.k8s.io" "io.k8s.api.rbac" "v1" "ClusterRoleBinding" "clusterrolebindings" "clusterrolebinding" [] false []
+    "rbac.authorization.k8s.io" "io.k8s.api.rbac" "v1" "Role" "roles" "role" [] true []
+    "rbac.authorization.k8s.io" "io.k8s.api.rbac" "v1" "RoleBinding" "rolebindings" "rolebinding" [] true []
+    "storage.k8s.io" "io.k8s.api.storage" "v1" "StorageClass" "storageclasses" "storageclass" ["sc"] false []
+    "storage.k8s.io" "io.k8s.api.storage" "v1" "VolumeAttachment" "volumeattachments" "volumeattachment" [] false ["status"]
+}
+
+/// All built-in kinds, sorted by group and kind.
 pub fn builtins() -> &'static [BuiltinKind] {
-    &[]
+    KINDS
 }

@@ -1,109 +1,233 @@
 //! The schema engine of the embedded API server: pure functions over JSON objects.
-mod builtin;
+//!
+//! One compiled tree per kind and version ([`Schema`]) serves pruning, defaulting, validation with CEL, server-side apply
+//! with field ownership, strategic merge patch and the published OpenAPI. It does no I/O, holds no lock while it works and
+//! is shared by all servers of a process.
+//!
+//! The order in which a server uses it for a write: decode, [`Schema::prune`], merge ([`apply`], [`strategic_merge`] or
+//! another patch), [`Schema::default`], [`validate_object_meta`] and [`Schema::validate`], [`track_update`] (not after an
+//! apply), and [`differs`] to leave the store alone when nothing changed.
+
 mod apply;
+mod builtin;
+mod cel;
+mod celvalue;
+mod compile;
+mod crd;
+mod definitions;
+mod error;
+mod fields;
+mod formats;
+mod managed;
+mod meta;
+mod node;
+mod prune;
 mod strategic;
+mod typed;
+mod validate;
+
+#[cfg(test)]
+mod tests;
 
 pub use apply::{Applied, ApplyError, FieldConflict, apply, track_update};
 pub use builtin::{BuiltinKind, builtins};
+pub use crd::{default_crd, validate_crd, validate_crd_update};
+pub use error::{FieldError, FieldErrorKind};
+pub use managed::differs;
+pub use meta::{
+    MAX_ANNOTATIONS, NameRule, label_errors, label_value_errors, qualified_name_errors, rfc1035_label_errors,
+    subdomain_errors, validate_object_meta, validate_object_meta_named,
+};
 pub use strategic::strategic_merge;
 
-use serde_json::Value;
+use base64::Engine;
+use node::{Field, Node, Type};
+use serde_json::{Map, Value, json};
+use std::sync::Arc;
 
-/// The compiled schema of one kind and version.
+/// The compiled schema of one kind and version. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Schema;
+pub struct Schema(Arc<Inner>);
 
-/// Why a CRD schema was refused: every place that is not structural, with its path.
-#[derive(Clone, Debug, thiserror::Error)]
-#[error("the schema is not structural: {}", .errors.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
+#[derive(Debug)]
+struct Inner {
+    root: Arc<Node>,
+    published: Published,
+}
+
+/// Where the OpenAPI form comes from.
+#[derive(Debug)]
+enum Published {
+    /// The CRD's schema, as text: it is asked for rarely.
+    Custom(String),
+    /// A built-in definition.
+    Definition(&'static str),
+    /// Anything goes.
+    Open,
+}
+
+/// Why a CRD's schema was refused: every place that is not structural, every rule that does not compile.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("the schema cannot be used: {}", .errors.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
 pub struct SchemaError {
-    /// One entry for each offending place.
+    /// One entry for each place; paths begin with `openAPIV3Schema`.
     pub errors: Vec<FieldError>,
 }
 
 impl Schema {
     /// Compiles a CRD version's `schema.openAPIV3Schema`.
-    pub fn compile(_open_api_v3: &Value) -> Result<Schema, SchemaError> {
-        Ok(Schema)
+    ///
+    /// # Errors
+    /// Lists everything that is not structural, with its path.
+    pub fn compile(open_api_v3: &Value) -> Result<Schema, SchemaError> {
+        let mut errors = Vec::new();
+        let mut root = compile::compile(open_api_v3, "openAPIV3Schema", &mut errors);
+        if !errors.is_empty() {
+            return Err(SchemaError { errors });
+        }
+        for name in ["apiVersion", "kind"] {
+            root.fields.insert(name.to_owned(), Field::of(Arc::new(Node::of(Type::String))));
+        }
+        root.fields.entry("metadata".to_owned()).or_insert_with(|| Field::of(Arc::new(meta::object_meta())));
+        if let Some(metadata) = root.fields.get_mut("metadata") {
+            metadata.always = true;
+        }
+        let published = Published::Custom(open_api_v3.to_string());
+        Ok(Schema(Arc::new(Inner { root: Arc::new(root.finish()), published })))
     }
-    /// A schema that keeps everything.
+
+    /// A schema that keeps and accepts everything except bad metadata.
     pub fn preserve_all() -> Schema {
-        Schema
+        let mut root = Node { preserve: true, ..Node::of(Type::Object) };
+        for name in ["apiVersion", "kind"] {
+            root.fields.insert(name.to_owned(), Field::of(Arc::new(Node::of(Type::String))));
+        }
+        let metadata = Field { always: true, ..Field::of(Arc::new(meta::object_meta())) };
+        root.fields.insert("metadata".to_owned(), metadata);
+        Schema(Arc::new(Inner { root: Arc::new(root.finish()), published: Published::Open }))
     }
-    /// Removes unknown fields and returns their paths.
-    pub fn prune(&self, _object: &mut Value) -> Vec<String> {
-        Vec::new()
+
+    fn builtin(definition: &'static str) -> Schema {
+        let root = builtin::definition(definition);
+        Schema(Arc::new(Inner { root, published: Published::Definition(definition) }))
     }
-    /// Applies defaults.
-    pub fn default(&self, _object: &mut Value) {}
-    /// Validates.
-    pub fn validate(&self, _object: &Value, _old: Option<&Value>) -> Vec<FieldError> {
-        Vec::new()
+
+    fn root(&self) -> &Node {
+        &self.0.root
     }
-    /// The schema as published.
+
+    /// Removes unknown fields and returns their paths (`spec.items[0].x`), for `fieldValidation` Strict and Warn.
+    pub fn prune(&self, object: &mut Value) -> Vec<String> {
+        let mut removed = Vec::new();
+        prune::prune(self.root(), object, "", &mut removed);
+        removed
+    }
+
+    /// Applies defaults, also inside what is already there. A null where none is allowed counts as absent.
+    ///
+    /// For a Secret, `stringData` becomes `data` here.
+    pub fn default(&self, object: &mut Value) {
+        self.normalize(object);
+        prune::default(self.root(), object);
+    }
+
+    /// Brings what can be written in two ways into the one that is stored.
+    fn normalize(&self, object: &mut Value) {
+        if !matches!(self.0.published, Published::Definition("io.k8s.api.core.v1.Secret")) {
+            return;
+        }
+        let Some(secret) = object.as_object_mut() else { return };
+        let Some(Value::Object(texts)) = secret.shift_remove("stringData") else { return };
+        let data = secret.entry("data").or_insert_with(|| Value::Object(Map::new()));
+        if data.is_null() {
+            *data = Value::Object(Map::new());
+        }
+        let Some(data) = data.as_object_mut() else { return };
+        for (name, text) in texts {
+            let encoded = base64::engine::general_purpose::STANDARD.encode(text.as_str().unwrap_or_default());
+            data.insert(name, encoded.into());
+        }
+    }
+
+    /// Validates an object: types, value validations, uniqueness in lists of type set and map, CEL rules.
+    ///
+    /// With `old`, transition rules run and what did not change is not held against the object. Metadata's syntax is
+    /// checked by [`validate_object_meta`].
+    pub fn validate(&self, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
+        let mut errors = Vec::new();
+        validate::validate_value(self.root(), object, old, "", &mut errors);
+        let blocked = errors.iter().any(|error| {
+            matches!(
+                error.kind,
+                FieldErrorKind::Required
+                    | FieldErrorKind::TypeInvalid
+                    | FieldErrorKind::TooLong
+                    | FieldErrorKind::TooMany
+                    | FieldErrorKind::Duplicate
+            )
+        });
+        if blocked && self.root().rules_below {
+            errors.push(FieldError::invalid(
+                "<nil>",
+                Value::Null,
+                "some validation rules were not checked because the object was invalid; correct the existing errors to \
+                 complete validation",
+            ));
+        } else {
+            validate::validate_rules(self.root(), object, old, "", &mut errors);
+        }
+        errors
+    }
+
+    /// The schema as published in OpenAPI v3, complete in itself (nothing refers elsewhere).
     pub fn open_api(&self) -> Value {
-        Value::Object(serde_json::Map::new())
+        match &self.0.published {
+            Published::Definition(name) => definitions::inlined(name),
+            Published::Custom(text) => with_type_meta(text, definitions::inlined(meta::OBJECT_META)),
+            Published::Open => json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true}),
+        }
+    }
+
+    /// The schema as OpenAPI v3 components, for `components.schemas`: `name` is the key of this kind (a built-in kind has
+    /// its own, see [`Schema::definition`]), the others are what it refers to.
+    pub fn open_api_components(&self, name: &str) -> Map<String, Value> {
+        match &self.0.published {
+            Published::Definition(definition) => definitions::components(&[definition]),
+            Published::Custom(text) => {
+                let mut out = definitions::components(&[meta::OBJECT_META]);
+                let reference = json!({"allOf": [{"$ref": format!("#/components/schemas/{}", meta::OBJECT_META)}]});
+                out.insert(name.to_owned(), with_type_meta(text, reference));
+                out
+            }
+            Published::Open => Map::from_iter([(name.to_owned(), self.open_api())]),
+        }
+    }
+
+    /// The component name of a built-in kind, as in `io.k8s.api.core.v1.Pod`.
+    pub fn definition(&self) -> Option<&'static str> {
+        match self.0.published {
+            Published::Definition(name) => Some(name),
+            _ => None,
+        }
     }
 }
 
-/// What is wrong with a field.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FieldErrorKind {
-    /// A required value is missing.
-    Required,
-    /// A value that is not allowed.
-    Invalid,
-    /// A value of the wrong type.
-    TypeInvalid,
-    /// A value outside an enumeration.
-    NotSupported,
-    /// A string that is too long.
-    TooLong,
-    /// A list with too many items.
-    TooMany,
-    /// An item that is there twice.
-    Duplicate,
-    /// A field that may not be set.
-    Forbidden,
-}
-
-/// One thing wrong with an object.
-#[derive(Clone, Debug, PartialEq)]
-pub struct FieldError {
-    /// The field's path.
-    pub path: String,
-    /// What is wrong.
-    pub kind: FieldErrorKind,
-    /// The value found.
-    pub bad_value: Option<Value>,
-    /// Why.
-    pub detail: String,
-}
-
-impl std::fmt::Display for FieldError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}: {}", self.path, self.detail)
+/// A CRD's schema with the fields that every object has.
+fn with_type_meta(text: &str, metadata: Value) -> Value {
+    let mut schema: Value = serde_json::from_str(text).unwrap_or_default();
+    if let Some(map) = schema.as_object_mut() {
+        let properties = map.entry("properties").or_insert_with(|| Value::Object(Map::new()));
+        if let Some(properties) = properties.as_object_mut() {
+            for (name, description) in [
+                ("apiVersion", "The versioned schema of this representation of an object."),
+                ("kind", "The REST resource this object represents."),
+            ] {
+                properties
+                    .entry(name)
+                    .or_insert_with(|| json!({"type": "string", "description": description}));
+            }
+            properties.insert("metadata".to_owned(), metadata);
+        }
     }
-}
-
-impl FieldError {
-    /// (reason, message, field) for `Status.details.causes`.
-    pub fn cause(&self) -> (&'static str, String, String) {
-        ("FieldValueInvalid", self.detail.clone(), self.path.clone())
-    }
-}
-
-/// Validates an object's metadata.
-pub fn validate_object_meta(_metadata: &Value, _namespaced: bool) -> Vec<FieldError> {
-    Vec::new()
-}
-
-/// Validates a CustomResourceDefinition.
-pub fn validate_crd(_crd: &Value) -> Vec<FieldError> {
-    Vec::new()
-}
-
-/// Whether two objects differ in anything but managedFields timestamps.
-pub fn differs(a: &Value, b: &Value) -> bool {
-    a != b
+    schema
 }
