@@ -1,0 +1,110 @@
+//! From what the caches notice to the keys that are decided again.
+
+use std::collections::HashSet;
+use std::sync::{Arc, OnceLock, PoisonError, RwLock, Weak};
+
+use capstan_api::ObjectKey;
+use capstan_core::view::Place;
+use tokio::sync::watch;
+
+use crate::dependencies::{Dependencies, Source, Topic, touched};
+use crate::mirror::Notice;
+use crate::queue::Queue;
+use crate::workload::Workloads;
+
+/// Wakes what must be decided again.
+pub(crate) struct Wakeup {
+    pub queue: Queue<Arc<ObjectKey>>,
+    pub dependencies: Arc<Dependencies>,
+    /// Kinds whose objects are decided.
+    pub decided: RwLock<HashSet<(String, String)>>,
+    pub workloads: OnceLock<Weak<Workloads>>,
+    /// Counts up when a kind came, went or changed.
+    pub kinds_changed: watch::Sender<u64>,
+}
+
+impl Wakeup {
+    pub fn new(queue: Queue<Arc<ObjectKey>>, dependencies: Arc<Dependencies>) -> Self {
+        Self {
+            queue,
+            dependencies,
+            decided: RwLock::default(),
+            workloads: OnceLock::new(),
+            kinds_changed: watch::Sender::new(0),
+        }
+    }
+
+    fn is_decided(&self, group: &str, kind: &str) -> bool {
+        let decided = self.decided.read().unwrap_or_else(PoisonError::into_inner);
+        decided.contains(&(group.to_owned(), kind.to_owned()))
+    }
+
+    fn workloads(&self) -> Option<Arc<Workloads>> {
+        self.workloads.get().and_then(Weak::upgrade)
+    }
+
+    /// Wakes the readers of these topics.
+    pub fn topics<'a>(&self, topics: impl IntoIterator<Item = &'a Topic>) {
+        for reader in self.dependencies.readers(topics) {
+            self.queue.add(reader);
+        }
+    }
+
+    /// The caches noticed something.
+    pub fn notice(&self, notice: Notice) {
+        match notice {
+            Notice::Changed(source, change) => {
+                let (old, new) = (change.old.as_deref(), change.new.as_deref());
+                if source.place == Place::Management
+                    && let Some(object) = new.or(old)
+                {
+                    if self.is_decided(&source.group, &source.kind) {
+                        self.queue.add(Arc::new(object.key()));
+                    }
+                    self.connections(&source, object.namespace(), object.name(), new.is_none());
+                }
+                self.topics(&touched(&source, old, new));
+            }
+            Notice::Filled(source) => {
+                if is(&source, "apiextensions.k8s.io", "CustomResourceDefinition") {
+                    self.kinds_changed.send_modify(|n| *n += 1);
+                    for reader in self.dependencies.everybody() {
+                        self.queue.add(reader);
+                    }
+                }
+                if is(&source, "", "Secret")
+                    && let Some(workloads) = self.workloads()
+                {
+                    workloads.kubeconfigs_known();
+                }
+                self.topics([&Topic::Filled(source)]);
+            }
+            Notice::Kind { group, kind } => {
+                self.kinds_changed.send_modify(|n| *n += 1);
+                for reader in self.dependencies.readers_of_kind(&group, &kind) {
+                    self.queue.add(reader);
+                }
+            }
+        }
+    }
+
+    /// Connections follow their kubeconfig and end with their Cluster.
+    fn connections(&self, source: &Source, namespace: &str, name: &str, gone: bool) {
+        if is(source, "", "Secret") {
+            if let Some(cluster) = name.strip_suffix("-kubeconfig")
+                && let Some(workloads) = self.workloads()
+            {
+                workloads.kubeconfig_changed(namespace, cluster);
+            }
+        } else if gone
+            && is(source, "cluster.x-k8s.io", "Cluster")
+            && let Some(workloads) = self.workloads()
+        {
+            workloads.forget(namespace, name);
+        }
+    }
+}
+
+fn is(source: &Source, group: &str, kind: &str) -> bool {
+    source.place == Place::Management && source.group == group && source.kind == kind
+}
