@@ -4,7 +4,8 @@
 //! - [`plan`]: what a decision may ask for;
 //! - [`contract`]: the provider contract's records, as the host holds them;
 //! - [`conditions`], [`contract_read`], [`difference`]: what the rules share;
-//! - [`turn`]: how a provider's turn is driven, one call at a time.
+//! - [`turn`]: how a provider's turn is driven, one call at a time;
+//! - [`provider`]: the rules for kinds that provider modules serve: [`infrastructure`], [`bootstrap`], [`control_plane`].
 
 pub mod conditions;
 pub mod contract;
@@ -13,6 +14,17 @@ pub mod difference;
 pub mod plan;
 pub mod turn;
 pub mod view;
+
+pub mod bootstrap;
+pub mod certificate;
+pub mod cluster_input;
+pub mod control_plane;
+pub mod infrastructure;
+pub mod needs;
+mod parts;
+pub mod provider;
+pub mod record;
+mod script;
 
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
