@@ -1,0 +1,55 @@
+//! RFC 3339 times as milliseconds since the Unix epoch.
+
+/// `2026-11-30T01:02:03.5Z` or with an offset; `None` where it is no such time.
+pub fn milliseconds(text: &str) -> Option<u64> {
+    let (date, rest) = text.split_once(['T', 't'])?;
+    let mut parts = date.splitn(3, '-').map(|part| part.parse::<i64>().ok());
+    let (year, month, day) = (parts.next()??, parts.next()??, parts.next()??);
+    let offset_at = rest.find(['Z', 'z', '+', '-'])?;
+    let (clock, zone) = rest.split_at_checked(offset_at)?;
+    let mut parts = clock.splitn(3, ':');
+    let (hour, minute) = (parts.next()?.parse::<i64>().ok()?, parts.next()?.parse::<i64>().ok()?);
+    let (second, fraction) = parts.next()?.split_once('.').unwrap_or((parts_second(clock)?, ""));
+    let second = second.parse::<i64>().ok()?;
+    let thousandths = format!("{fraction:0<3}").get(..3)?.parse::<i64>().ok()?;
+    if !(1..=12).contains(&month) || !(1..=31).contains(&day) || hour > 23 || minute > 59 || second > 60 {
+        return None;
+    }
+    let offset = match zone {
+        "Z" | "z" => 0,
+        _ => {
+            let (hours, minutes) = zone.get(1..)?.split_once(':')?;
+            let minutes = hours.parse::<i64>().ok()? * 60 + minutes.parse::<i64>().ok()?;
+            if zone.starts_with('-') { -minutes } else { minutes }
+        }
+    };
+    // Days since 1970 in the Gregorian calendar; years begin in March, so that the leap day is the last.
+    let (shifted_year, shifted_month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
+    let era = shifted_year.div_euclid(400);
+    let year_of_era = shifted_year.rem_euclid(400);
+    let day_of_year = (153 * shifted_month + 2) / 5 + day - 1;
+    let day_of_era = year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year;
+    let days = era * 146_097 + day_of_era - 719_468;
+    let minutes = (days * 24 + hour) * 60 + minute - offset;
+    u64::try_from((minutes * 60 + second) * 1000 + thousandths).ok()
+}
+
+fn parts_second(clock: &str) -> Option<&str> {
+    clock.rsplit(':').next()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times() {
+        assert_eq!(milliseconds("1970-01-01T00:00:00Z"), Some(0));
+        assert_eq!(milliseconds("2026-11-30T00:19:51Z"), Some(1_795_997_991_000));
+        assert_eq!(milliseconds("2026-11-30T02:19:51.25+02:00"), Some(1_795_997_991_250));
+        assert_eq!(milliseconds("2024-02-29T12:00:00Z"), Some(1_709_208_000_000));
+        assert_eq!(milliseconds("2024-02-29"), None);
+        assert_eq!(milliseconds("2024-13-01T00:00:00Z"), None);
+        assert_eq!(milliseconds("now"), None);
+    }
+}
