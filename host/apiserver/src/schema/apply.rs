@@ -107,7 +107,7 @@ pub fn apply(
     now_rfc3339: &str,
 ) -> Result<Applied, ApplyError> {
     let root = Some(schema.root());
-    let config = configuration(schema.root(), applied, subresource)?;
+    let config = configuration(schema, applied, subresource)?;
     let fields = ownable(&to_set(root, &config, "").map_err(ApplyError::Invalid)?);
     let mine = Entry {
         manager: manager.to_owned(),
@@ -234,7 +234,7 @@ fn empty_object() -> Value {
 }
 
 /// The configuration in the form that ownership is computed from.
-fn configuration(root: &Node, applied: &Value, subresource: Option<&str>) -> Result<Value, ApplyError> {
+fn configuration(schema: &Schema, applied: &Value, subresource: Option<&str>) -> Result<Value, ApplyError> {
     let Some(map) = applied.as_object() else {
         return Err(ApplyError::Invalid("the applied configuration must be an object".to_owned()));
     };
@@ -253,7 +253,8 @@ fn configuration(root: &Node, applied: &Value, subresource: Option<&str>) -> Res
         metadata.shift_remove("managedFields");
     }
     let mut config = Value::Object(config);
-    drop_nulls(Some(root), &mut config);
+    schema.normalize(&mut config);
+    drop_nulls(Some(schema.root()), &mut config);
     Ok(config)
 }
 
@@ -319,16 +320,12 @@ fn last_applied_fields(root: Option<&Node>, live: &Value) -> std::collections::H
 
 /// Keeps the annotation of client-side apply in step, where there is one.
 fn refresh_last_applied(object: &mut Value, applied: &Value) {
-    let annotations = object
-        .get_mut("metadata")
-        .and_then(|metadata| metadata.get_mut("annotations"))
-        .and_then(Value::as_object_mut);
+    let annotations =
+        object.get_mut("metadata").and_then(|metadata| metadata.get_mut("annotations")).and_then(Value::as_object_mut);
     let Some(annotation) = annotations.and_then(|annotations| annotations.get_mut(LAST_APPLIED)) else { return };
     let mut config = bare(applied);
-    let inner = config
-        .get_mut("metadata")
-        .and_then(|metadata| metadata.get_mut("annotations"))
-        .and_then(Value::as_object_mut);
+    let inner =
+        config.get_mut("metadata").and_then(|metadata| metadata.get_mut("annotations")).and_then(Value::as_object_mut);
     if let Some(inner) = inner {
         inner.shift_remove(LAST_APPLIED);
     }

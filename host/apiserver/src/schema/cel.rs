@@ -17,8 +17,31 @@ const MAX_MESSAGE: usize = 5 * 1024;
 
 /// What a rule may name beside its own comprehension variables: the variables, the namespaces of functions and the types.
 const KNOWN: [&str; 26] = [
-    "self", "oldSelf", "math", "sets", "optional", "base64", "jsonpatch", "format", "cel", "strings", "lists", "bool",
-    "int", "uint", "double", "string", "bytes", "list", "map", "null_type", "type", "dyn", "google", "ip", "cidr",
+    "self",
+    "oldSelf",
+    "math",
+    "sets",
+    "optional",
+    "base64",
+    "jsonpatch",
+    "format",
+    "cel",
+    "strings",
+    "lists",
+    "bool",
+    "int",
+    "uint",
+    "double",
+    "string",
+    "bytes",
+    "list",
+    "map",
+    "null_type",
+    "type",
+    "dyn",
+    "google",
+    "ip",
+    "cidr",
     "quantity",
 ];
 
@@ -56,7 +79,11 @@ impl Rule {
                     "must be non-empty if specified",
                 ));
             } else if message.trim().contains('\n') {
-                errors.push(FieldError::invalid(join(path, "message"), message.as_str(), "must not contain line breaks"));
+                errors.push(FieldError::invalid(
+                    join(path, "message"),
+                    message.as_str(),
+                    "must not contain line breaks",
+                ));
             }
         } else if source.trim().contains('\n') {
             errors.push(FieldError::required(
@@ -158,8 +185,10 @@ fn free_names(expression: &IdedExpr, bound: &mut Vec<String>, unknown: &mut Vec<
         }
         Expr::Call(call) => {
             // Macros that this engine does not have introduce names of their own; the evaluation reports them.
-            let macro_like =
-                matches!(call.func_name.as_str(), "bind" | "sortBy" | "transformList" | "transformMap" | "all" | "exists");
+            let macro_like = matches!(
+                call.func_name.as_str(),
+                "bind" | "sortBy" | "transformList" | "transformMap" | "all" | "exists"
+            );
             if macro_like {
                 return;
             }
@@ -209,9 +238,7 @@ pub(crate) fn check(
     let due: Vec<&Rule> = node
         .rules
         .iter()
-        .filter(|rule| {
-            if rule.0.uses_old_self { old.is_some() || rule.0.optional_old_self } else { !unchanged }
-        })
+        .filter(|rule| if rule.0.uses_old_self { old.is_some() || rule.0.optional_old_self } else { !unchanged })
         .collect();
     if due.is_empty() {
         return;

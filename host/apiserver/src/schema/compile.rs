@@ -140,7 +140,10 @@ fn forbidden_words(map: &Map<String, Value>, path: &str, errors: &mut Vec<FieldE
         ));
     }
     if map.get("additionalProperties") == Some(&Value::Bool(false)) {
-        errors.push(FieldError::forbidden(join(path, "additionalProperties"), "additionalProperties cannot be set to false"));
+        errors.push(FieldError::forbidden(
+            join(path, "additionalProperties"),
+            "additionalProperties cannot be set to false",
+        ));
     }
 }
 
@@ -163,11 +166,7 @@ fn node_type(
     }
     if int_or_string {
         if !word.is_empty() {
-            errors.push(FieldError::invalid(
-                type_path,
-                word,
-                "must be empty if x-kubernetes-int-or-string is true",
-            ));
+            errors.push(FieldError::invalid(type_path, word, "must be empty if x-kubernetes-int-or-string is true"));
         }
         if preserve {
             errors.push(FieldError::invalid(
@@ -384,7 +383,10 @@ fn metadata(schema: &Value, path: &str, errors: &mut Vec<FieldError>) -> Node {
     for (name, property) in map.get("properties").and_then(Value::as_object).into_iter().flatten() {
         let property_path = format!("{path}.properties[{name}]");
         if name != "name" && name != "generateName" {
-            errors.push(FieldError::forbidden(path, "must not specify anything other than name and generateName, but metadata is implicitly specified"));
+            errors.push(FieldError::forbidden(
+                path,
+                "must not specify anything other than name and generateName, but metadata is implicitly specified",
+            ));
             continue;
         }
         let place = Place { level: Level::Field, path: &property_path, depth: 1, correlated: true };
@@ -421,9 +423,7 @@ fn embedded_resource(map: &Map<String, Value>, out: &mut Node, path: &str, error
 }
 
 fn required_types(map: &Map<String, Value>, out: &Node, path: &str, errors: &mut Vec<FieldError>) {
-    for (word, names) in
-        ["allOf", "anyOf", "oneOf"].map(|word| (word, array(map, word))).into_iter()
-    {
+    for (word, names) in ["allOf", "anyOf", "oneOf"].map(|word| (word, array(map, word))).into_iter() {
         for (index, inner) in names.iter().enumerate() {
             complete(inner, out, &format!("{path}.{word}[{index}]"), path, errors);
         }

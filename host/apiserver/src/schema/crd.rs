@@ -14,9 +14,8 @@ pub fn default_crd(crd: &mut Value) {
     if let Some(names) = spec.get_mut("names").and_then(Value::as_object_mut)
         && let Some(kind) = names.get("kind").and_then(Value::as_str).map(str::to_owned)
     {
-        let missing = |names: &Map<String, Value>, name: &str| {
-            names.get(name).and_then(Value::as_str).is_none_or(str::is_empty)
-        };
+        let missing =
+            |names: &Map<String, Value>, name: &str| names.get(name).and_then(Value::as_str).is_none_or(str::is_empty);
         if missing(names, "singular") {
             names.insert("singular".to_owned(), kind.to_lowercase().into());
         }
@@ -57,11 +56,7 @@ pub fn validate_crd(crd: &Value) -> Vec<FieldError> {
     let plural = text(spec.get("names").unwrap_or(&empty), "plural");
     let name = text(crd.get("metadata").unwrap_or(&empty), "name");
     if name != format!("{plural}.{group}") {
-        errors.push(FieldError::invalid(
-            "metadata.name",
-            name,
-            "must be spec.names.plural+\".\"+spec.group",
-        ));
+        errors.push(FieldError::invalid("metadata.name", name, "must be spec.names.plural+\".\"+spec.group"));
     }
     versions(spec, &mut errors);
     conversion(spec, &mut errors);
@@ -73,9 +68,12 @@ pub fn validate_crd(crd: &Value) -> Vec<FieldError> {
 pub fn validate_crd_update(crd: &Value, old: &Value) -> Vec<FieldError> {
     let mut errors = validate_crd(crd);
     let at = |object: &Value, pointer: &str| object.pointer(pointer).cloned().unwrap_or_default();
-    for (pointer, path) in
-        [("/spec/group", "spec.group"), ("/spec/scope", "spec.scope"), ("/spec/names/kind", "spec.names.kind"), ("/spec/names/plural", "spec.names.plural")]
-    {
+    for (pointer, path) in [
+        ("/spec/group", "spec.group"),
+        ("/spec/scope", "spec.scope"),
+        ("/spec/names/kind", "spec.names.kind"),
+        ("/spec/names/plural", "spec.names.plural"),
+    ] {
         let (new, former) = (at(crd, pointer), at(old, pointer));
         if new != former && !former.is_null() {
             errors.push(FieldError::invalid(path, new, "field is immutable"));
@@ -130,7 +128,11 @@ fn versions(spec: &Value, errors: &mut Vec<FieldError>) {
     }
     let storage = versions.iter().filter(|version| is(version, "storage")).count();
     if storage != 1 {
-        errors.push(FieldError::invalid("spec.versions", short, "must have exactly one version marked as storage version"));
+        errors.push(FieldError::invalid(
+            "spec.versions",
+            short,
+            "must have exactly one version marked as storage version",
+        ));
     }
     for (index, version) in versions.iter().enumerate() {
         let path = format!("spec.versions[{index}]");
@@ -218,7 +220,11 @@ fn selectable(version: &Value, schema: &Value, path: &str, errors: &mut Vec<Fiel
         }
         let ty = place.map_or("", |schema| text(schema, "type"));
         if !["string", "boolean", "integer"].contains(&ty) {
-            errors.push(FieldError::invalid(path, json_path, "must point to a field of type string, boolean or integer"));
+            errors.push(FieldError::invalid(
+                path,
+                json_path,
+                "must point to a field of type string, boolean or integer",
+            ));
         }
     }
 }

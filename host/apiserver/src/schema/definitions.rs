@@ -150,8 +150,7 @@ impl Compiler<'_> {
         if name.ends_with(".Quantity") {
             // A quantity may be written as a number, and as a fraction.
             node = Node::of(Type::Any);
-            node.checks =
-                Some(Box::new(Checks { types: vec![Type::String, Type::Number], ..Checks::default() }));
+            node.checks = Some(Box::new(Checks { types: vec![Type::String, Type::Number], ..Checks::default() }));
         }
         if let Some(note) = note(name, None) {
             node.atomic = note.atomic.unwrap_or(false);
@@ -192,7 +191,8 @@ impl Compiler<'_> {
         node.checks = (!checks.is_empty()).then(|| Box::new(checks));
         if let Some(properties) = map.get("properties").and_then(Value::as_object) {
             node.typed = true;
-            node.fields = properties.iter().map(|(name, schema)| (name.clone(), self.field(owner, name, schema))).collect();
+            node.fields =
+                properties.iter().map(|(name, schema)| (name.clone(), self.field(owner, name, schema))).collect();
         }
         if let Some(additional) = map.get("additionalProperties") {
             node.additional = match additional {
@@ -301,11 +301,8 @@ fn publish(definition: &str, schema: &mut Value) {
             }
             _ => {}
         }
-        let strategies = [
-            (note.patch.merge, "merge"),
-            (note.patch.retain_keys, "retainKeys"),
-            (note.patch.replace, "replace"),
-        ];
+        let strategies =
+            [(note.patch.merge, "merge"), (note.patch.retain_keys, "retainKeys"), (note.patch.replace, "replace")];
         let strategy: Vec<&str> = strategies.into_iter().filter(|(on, _)| *on).map(|(_, name)| name).collect();
         if !strategy.is_empty() {
             put("x-kubernetes-patch-strategy", strategy.join(",").into());

@@ -118,8 +118,7 @@ impl FieldError {
         supported: impl IntoIterator<Item = S>,
     ) -> Self {
         let quoted: Vec<String> = supported.into_iter().map(|s| quote(s.as_ref())).collect();
-        let detail =
-            if quoted.is_empty() { String::new() } else { format!("supported values: {}", quoted.join(", ")) };
+        let detail = if quoted.is_empty() { String::new() } else { format!("supported values: {}", quoted.join(", ")) };
         Self::new(path, FieldErrorKind::NotSupported, bad_value.into(), detail)
     }
 

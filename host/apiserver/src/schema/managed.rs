@@ -130,10 +130,8 @@ impl Managers {
                 return;
             }
             updaters.sort_by_key(|index| self.0.get(*index).map(|entry| seconds(entry.time.as_deref())));
-            let ancient = updaters
-                .iter()
-                .copied()
-                .find(|index| self.0.get(*index).is_some_and(|entry| entry.manager == ANCIENT));
+            let ancient =
+                updaters.iter().copied().find(|index| self.0.get(*index).is_some_and(|entry| entry.manager == ANCIENT));
             let Some(oldest) = updaters.iter().copied().find(|index| Some(*index) != ancient) else { return };
             let mut entry = self.0.remove(oldest);
             entry.manager = ANCIENT.to_owned();

@@ -222,9 +222,7 @@ fn with_type_meta(text: &str, metadata: Value) -> Value {
                 ("apiVersion", "The versioned schema of this representation of an object."),
                 ("kind", "The REST resource this object represents."),
             ] {
-                properties
-                    .entry(name)
-                    .or_insert_with(|| json!({"type": "string", "description": description}));
+                properties.entry(name).or_insert_with(|| json!({"type": "string", "description": description}));
             }
             properties.insert("metadata".to_owned(), metadata);
         }

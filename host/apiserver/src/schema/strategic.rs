@@ -194,12 +194,10 @@ fn reorder(strategy: &Patch, merged: Vec<Value>, server: &[Value], order: &[Valu
             (None, None) => return out,
             (Some(_), None) => true,
             (None, Some(_)) => false,
-            (Some(other), Some(item)) => {
-                match (place(server, &identity(other)), place(server, &identity(item))) {
-                    (Some(other), Some(item)) => other < item,
-                    _ => false,
-                }
-            }
+            (Some(other), Some(item)) => match (place(server, &identity(other)), place(server, &identity(item))) {
+                (Some(other), Some(item)) => other < item,
+                _ => false,
+            },
         };
         out.extend(if other_first { others.next() } else { ordered.next() });
     }

@@ -153,8 +153,10 @@ fn compare_at(node: Option<&Node>, old: Option<&Value>, new: Option<&Value>, ele
         if old == new {
             return;
         }
+        // An empty struct still has its structs that are always there.
+        let container = |value: Option<&Value>| value.is_some_and(|v| !matches!(shape(node, v), Shape::Leaf));
         let mut below = Changes::default();
-        descend(node, old_parts, new_parts, &mut below);
+        descend(node, old.filter(|_| container(old)), new.filter(|_| container(new)), &mut below);
         out.put_below(&element, below);
     }
     match (old, new) {
@@ -173,7 +175,7 @@ fn compare_at(node: Option<&Node>, old: Option<&Value>, new: Option<&Value>, ele
 }
 
 fn descend(node: Option<&Node>, old: Option<&Value>, new: Option<&Value>, out: &mut Changes) {
-    let Some(sample) = new.or(old) else { return };
+    let Some(sample) = parts(node, new).or(parts(node, old)) else { return };
     match sample {
         Value::Object(_) => {
             let (old_map, new_map) = (old.and_then(Value::as_object), new.and_then(Value::as_object));

@@ -195,7 +195,11 @@ fn check_number(checks: &Checks, ty: Type, number: &serde_json::Number, path: &s
         && factor > 0.0
         && (found / factor).fract() != 0.0
     {
-        errors.push(FieldError::invalid(path, value.clone(), format!("{path} in body should be a multiple of {factor}")));
+        errors.push(FieldError::invalid(
+            path,
+            value.clone(),
+            format!("{path} in body should be a multiple of {factor}"),
+        ));
     }
     if let Some(format) = checks.format.as_deref()
         && ty == Type::Integer
@@ -288,9 +292,8 @@ fn check_junctors(checks: &Checks, value: &Value, path: &str, errors: &mut Vec<F
         let found = outcomes(&checks.one_of);
         match found.iter().filter(|errors| errors.is_empty()).count() {
             0 => {
-                errors.push(whole(format!(
-                    "\"{path}\" must validate one and only one schema (oneOf). Found none valid"
-                )));
+                errors
+                    .push(whole(format!("\"{path}\" must validate one and only one schema (oneOf). Found none valid")));
                 errors.extend(found.into_iter().min_by_key(Vec::len).unwrap_or_default());
             }
             1 => {}
@@ -337,10 +340,8 @@ fn unique(node: &Node, items: &[Value], path: &str, errors: &mut Vec<FieldError>
             let identities: Vec<Value> = items
                 .iter()
                 .map(|item| {
-                    let identity: Map<String, Value> = keys
-                        .iter()
-                        .filter_map(|key| item.get(key).map(|value| (key.clone(), value.clone())))
-                        .collect();
+                    let identity: Map<String, Value> =
+                        keys.iter().filter_map(|key| item.get(key).map(|value| (key.clone(), value.clone()))).collect();
                     Value::Object(identity)
                 })
                 .collect();
