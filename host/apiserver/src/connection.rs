@@ -8,16 +8,27 @@ use futures::future::BoxFuture;
 use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use std::convert::Infallible;
 use std::io;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+/// How long a client may take to send the head of a request.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
+/// How often a silent HTTP/2 client is asked whether it is still there.
+const KEEP_ALIVE: Duration = Duration::from_secs(30);
+/// How many requests one HTTP/2 connection may have on their way. A client's watches share one.
+const STREAMS: u32 = 1000;
+/// How long the handshake of TLS may take.
+const HANDSHAKE: Duration = Duration::from_secs(10);
 
 /// Access in process, as one user: `kube::Client::new(server.service(user), "default")`. No TLS, no socket.
 #[derive(Clone, Debug)]
@@ -29,7 +40,7 @@ pub struct InProcess {
 impl<B> tower::Service<Request<B>> for InProcess
 where
     B: http_body::Body<Data = Bytes> + Send + 'static,
-    B::Error: std::fmt::Display,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
     type Response = Response<ResponseBody>;
     type Error = Infallible;
@@ -41,7 +52,7 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let InProcess { server, user } = self.clone();
-        Box::pin(async move { Ok(server.answer(&user, request).await) })
+        Box::pin(async move { Ok(server.answer(Ok((*user).clone()), request, None).await) })
     }
 }
 
@@ -84,15 +95,20 @@ impl ApiServer {
     pub async fn serve_connection(
         &self,
         io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-        _peer: Option<Vec<CertificateDer<'static>>>,
+        peer: Option<Vec<CertificateDer<'static>>>,
         shutdown: CancellationToken,
     ) {
-        let user = Arc::new(User::anonymous());
+        let certificate = Arc::new(self.inner.authenticator.certificate(&peer.unwrap_or_default()));
         let service = service_fn(|request: Request<Incoming>| {
-            let (server, user) = (self.clone(), user.clone());
-            async move { Ok::<_, Infallible>(server.answer(&user, request).await) }
+            let (server, certificate, shutdown) = (self.clone(), certificate.clone(), shutdown.clone());
+            async move {
+                let user = server.authenticate(&certificate, request.headers());
+                Ok::<_, Infallible>(server.answer(user, request, Some(shutdown)).await)
+            }
         });
-        let builder = auto::Builder::new(TokioExecutor::new());
+        let mut builder = auto::Builder::new(TokioExecutor::new());
+        builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
+        builder.http2().timer(TokioTimer::new()).keep_alive_interval(KEEP_ALIVE).max_concurrent_streams(STREAMS);
         let connection = builder.serve_connection(TokioIo::new(io), service);
         tokio::pin!(connection);
         tokio::select! {
@@ -105,17 +121,38 @@ impl ApiServer {
     /// Accepts connections until `shutdown`. Returns when the listener fails or all connections have ended.
     pub async fn serve_tls(&self, listener: TcpListener, tls: Arc<rustls::ServerConfig>, shutdown: CancellationToken) -> io::Result<()> {
         let acceptor = tokio_rustls::TlsAcceptor::from(tls);
-        loop {
-            let (socket, _) = tokio::select! {
-                accepted = listener.accept() => accepted?,
-                () = shutdown.cancelled() => return Ok(()),
+        let connections = TaskTracker::new();
+        let outcome = loop {
+            let socket = tokio::select! {
+                accepted = listener.accept() => match accepted {
+                    Ok((socket, _)) => socket,
+                    // Out of descriptors, or a peer that is gone already: the next one may do better.
+                    Err(error) if is_passing(&error) => {
+                        tracing::warn!(%error, "a connection could not be accepted");
+                        tokio::time::sleep(Duration::from_millis(50)).await;
+                        continue;
+                    }
+                    Err(error) => break Err(error),
+                },
+                () = shutdown.cancelled() => break Ok(()),
             };
+            let _ = socket.set_nodelay(true);
             let (server, acceptor, shutdown) = (self.clone(), acceptor.clone(), shutdown.clone());
-            tokio::spawn(async move {
-                let Ok(stream) = acceptor.accept(socket).await else { return };
+            connections.spawn(async move {
+                let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE, acceptor.accept(socket)).await else { return };
                 let peer = stream.get_ref().1.peer_certificates().map(|chain| chain.iter().map(|c| c.clone().into_owned()).collect());
                 server.serve_connection(stream, peer, shutdown).await;
             });
-        }
+        };
+        connections.close();
+        connections.wait().await;
+        outcome
     }
+}
+
+/// Whether accepting may work again.
+fn is_passing(error: &io::Error) -> bool {
+    const TOO_MANY_FILES: [i32; 2] = [23, 24];
+    matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset | io::ErrorKind::Interrupted)
+        || error.raw_os_error().is_some_and(|code| TOO_MANY_FILES.contains(&code))
 }

@@ -5,14 +5,25 @@
 //! in process through [`ApiServer::service`]. What it promises is what those clients rely on: discovery, all patch types,
 //! server-side apply, watches that miss nothing, conflicts, finalizers, garbage collection, Kubernetes' own error objects.
 
+mod auth;
+mod background;
+mod catalog;
 mod connection;
+mod decode;
+mod discovery;
+mod kinds;
 mod metrics;
+mod openapi;
 mod options;
+mod request;
 mod response;
+mod rest;
 pub mod schema;
+mod selector;
 mod server;
 mod status;
 mod store;
+mod table;
 
 pub use connection::{InProcess, server_config};
 pub use metrics::RequestLabels;

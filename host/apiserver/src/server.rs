@@ -1,14 +1,26 @@
 //! The server: its parts, and the way a request takes through them.
 
+use crate::auth::Authenticator;
+use crate::background::Background;
+use crate::catalog::{self, Catalog, Resource, crd};
 use crate::metrics::{Metrics, RequestLabels};
 use crate::options::{Options, User};
+use crate::request::{BodyForm, Path, Query};
 use crate::response::{self, ResponseBody};
+use crate::rest::{self, Incoming, Verb};
 use crate::status::Status;
+use crate::store::{Change, Draft, Key, Object, Refusal};
+use crate::{discovery, kinds, openapi};
 use bytes::Bytes;
-use http::{Request, Response};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, header};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use serde_json::json;
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use tokio_util::sync::CancellationToken;
+
+/// The greatest body of a request, in bytes, as in Kubernetes.
+const BODY_LIMIT: usize = 3 << 20;
 
 /// Why a server cannot be made.
 #[derive(Debug, thiserror::Error)]
@@ -30,6 +42,11 @@ pub struct ApiServer {
 pub(crate) struct Inner {
     pub options: Options,
     pub metrics: Metrics,
+    pub authenticator: Authenticator,
+    pub background: Background,
+    catalog: RwLock<Arc<Catalog>>,
+    /// Held while a definition is read and the catalog made from it, so that the last one stored wins.
+    definitions: Mutex<()>,
 }
 
 impl std::fmt::Debug for ApiServer {
@@ -39,15 +56,61 @@ impl std::fmt::Debug for ApiServer {
 }
 
 impl ApiServer {
-    /// Makes a server of these options.
+    /// Makes a server of these options. The default namespaces are made when they are missing; the kinds of the
+    /// CustomResourceDefinitions in the store are served at once.
     pub fn new(options: Options) -> Result<ApiServer, Error> {
-        Ok(ApiServer { inner: Arc::new(Inner { options, metrics: Metrics::default() }) })
+        let authenticator = Authenticator::new(&options.authentication)?;
+        let namespaces: Arc<str> = "namespaces".into();
+        for name in kinds::NAMESPACES {
+            let key = Key::new("", name);
+            if options.store.get(&namespaces, &key).is_some() {
+                continue;
+            }
+            if let Err(Refusal::Failed(error)) = options.store.commit(&namespaces, &key, Change::Create(Draft::new(&kinds::namespace(name)))) {
+                return Err(error.into());
+            }
+        }
+        let server = ApiServer {
+            inner: Arc::new(Inner {
+                metrics: Metrics::default(),
+                authenticator,
+                background: Background::default(),
+                catalog: RwLock::new(catalog::builtins(options.builtins)),
+                definitions: Mutex::default(),
+                options,
+            }),
+        };
+        if let Ok(listing) = server.inner.options.store.list(crd::COLLECTION, "", None, None)
+            && !listing.objects.is_empty()
+        {
+            let mut catalog = (*server.catalog()).clone();
+            for definition in listing.objects {
+                let resource = crd::resource(&definition.value_without_managed_fields(), &server.inner.options.conversion);
+                if let Some(resource) = resource {
+                    catalog.insert(Arc::new(resource));
+                }
+            }
+            *server.inner.catalog.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(catalog);
+        }
+        Ok(server)
+    }
+
+    /// What is served now.
+    pub(crate) fn catalog(&self) -> Arc<Catalog> {
+        self.inner.catalog.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The store behind it.
+    pub fn store(&self) -> &crate::store::Store {
+        &self.inner.options.store
     }
 
     /// Does, from now on and until `shutdown`, what Kubernetes' controllers do for any object: collects what lost its
     /// owners, empties and removes namespaces, forgets old Events. No task exists while there is nothing to do. Must be
     /// called inside a tokio runtime.
-    pub fn background(&self, _shutdown: CancellationToken) {}
+    pub fn background(&self, shutdown: CancellationToken) {
+        self.start_background(shutdown);
+    }
 
     /// How many changing requests were answered with 2xx or 409.
     pub fn requests_that_changed(&self) -> u64 {
@@ -59,13 +122,172 @@ impl ApiServer {
         self.inner.metrics.counts()
     }
 
-    /// Answers one request.
-    pub(crate) async fn answer<B>(&self, _user: &User, request: Request<B>) -> Response<ResponseBody>
+    /// Told of every committed change.
+    pub(crate) fn committed(&self, resource: &Arc<Resource>, before: Option<&Object>, after: &Object, gone: bool) {
+        if &*resource.collection == crd::COLLECTION {
+            self.refresh_definition(&after.key);
+        }
+        self.notice(resource, before, after, gone);
+    }
+
+    /// Serves what a definition now says.
+    fn refresh_definition(&self, key: &Key) {
+        let _turn = self.inner.definitions.lock().unwrap_or_else(PoisonError::into_inner);
+        let stored = self.inner.options.store.get(crd::COLLECTION, key);
+        let stored = stored.map(|definition| definition.value_without_managed_fields());
+        let (plural, group) = key.name.split_once('.').unwrap_or((&key.name, ""));
+        let catalog = self.catalog();
+        let fingerprint = stored.as_ref().map(crd::fingerprint);
+        let serving = catalog.get(group, plural).filter(|resource| resource.custom);
+        if serving.is_some() && serving.map(|resource| &resource.fingerprint) == fingerprint.as_ref() {
+            return;
+        }
+        let resource = stored.and_then(|definition| crd::resource(&definition, &self.inner.options.conversion));
+        if resource.is_none() && serving.is_none() {
+            return;
+        }
+        let mut next = (*catalog).clone();
+        match resource {
+            Some(resource) => next.insert(Arc::new(resource)),
+            None => next.remove(group, plural),
+        }
+        *self.inner.catalog.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(next);
+    }
+
+    /// Answers one request. `user` is an error when the caller showed a certificate of nobody known.
+    pub(crate) async fn answer<B>(&self, user: Result<User, Status>, request: Request<B>, shutdown: Option<CancellationToken>) -> Response<ResponseBody>
     where
         B: http_body::Body<Data = Bytes> + Send,
-        B::Error: std::fmt::Display,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        drop(request);
-        response::value(404, &Status::no_such_path().object())
+        let mut labels = RequestLabels { verb: method_name(request.method()), ..RequestLabels::default() };
+        let head = request.method() == Method::HEAD;
+        let answer = match user {
+            Ok(user) => self.route(user, request, shutdown, &mut labels).await,
+            Err(status) => Err(status),
+        };
+        let mut answer = answer.unwrap_or_else(|status| refuse(&status));
+        labels.code = answer.status().as_u16();
+        self.inner.metrics.count(labels);
+        if head {
+            *answer.body_mut() = ResponseBody::full(Bytes::new());
+        }
+        answer
+    }
+
+    async fn route<B>(&self, user: User, request: Request<B>, shutdown: Option<CancellationToken>, labels: &mut RequestLabels) -> Result<Response<ResponseBody>, Status>
+    where
+        B: http_body::Body<Data = Bytes> + Send,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let (parts, body) = request.into_parts();
+        let path = Path::parse(&parts.uri)?;
+        let query = Query::parse(&parts.uri)?;
+        let path = match path {
+            Path::Resource(path) => path,
+            other => {
+                if !matches!(parts.method, Method::GET | Method::HEAD) {
+                    return Err(Status::method_not_allowed());
+                }
+                self.authorize_path(&user, parts.uri.path().trim_start_matches('/'))?;
+                return self.document(&other, &parts.headers);
+            }
+        };
+        let verb = Verb::of(&parts.method, &path, &query).ok_or_else(Status::method_not_allowed)?;
+        labels.verb = verb.name();
+        // Only names of what is served become labels: a client must not be able to fill the counters.
+        if let Some(resource) = self.catalog().get(&path.group, &path.resource) {
+            labels.group.clone_from(&path.group);
+            labels.resource.clone_from(&path.resource);
+            if resource.versions.iter().any(|version| version.subresources.contains(&path.subresource)) {
+                labels.subresource.clone_from(&path.subresource);
+            }
+        }
+        if verb == Verb::Patch && BodyForm::of(&parts.headers) == BodyForm::ApplyPatch {
+            labels.verb = "apply";
+        }
+        let body = match verb {
+            Verb::Get | Verb::List | Verb::Watch => Bytes::new(),
+            _ => read_body(body).await?,
+        };
+        rest::answer(self, verb, Incoming { user, path, query, headers: parts.headers, body, shutdown }).await
+    }
+
+    /// What is no resource: discovery, OpenAPI, version, health, metrics.
+    fn document(&self, path: &Path, headers: &HeaderMap) -> Result<Response<ResponseBody>, Status> {
+        let catalog = self.catalog();
+        match path {
+            Path::Groups { legacy } => Ok(discovery::groups(&catalog, *legacy, headers)),
+            Path::Group { group } => discovery::group(&catalog, group),
+            Path::Version { group, version } => discovery::version(&catalog, group, version),
+            Path::Other(path) => match path.as_str() {
+                "" => {
+                    let paths = ["/api", "/apis", "/healthz", "/livez", "/metrics", "/openapi/v3", "/readyz", "/version"];
+                    Ok(response::value(200, &json!({"paths": paths})))
+                }
+                "livez" | "livez/ping" | "healthz/ping" => Ok(response::text(200, "ok")),
+                "healthz" | "readyz" => match self.inner.options.store.check() {
+                    Ok(()) => Ok(response::text(200, "ok")),
+                    Err(error) => Ok(response::text(500, format!("[-]store failed: {error}\n"))),
+                },
+                "version" => Ok(response::value(200, &self.version())),
+                "metrics" => {
+                    let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+                    Ok(response::typed(200, kind, self.inner.metrics.text()))
+                }
+                "openapi/v3" => Ok(openapi::index(&catalog)),
+                other => match other.strip_prefix("openapi/v3/") {
+                    Some(document) => openapi::document(&catalog, document),
+                    None => Err(Status::no_such_path()),
+                },
+            },
+            Path::Resource(_) => Err(Status::no_such_path()),
+        }
+    }
+
+    fn version(&self) -> serde_json::Value {
+        let version = &self.inner.options.version;
+        let mut numbers = version.trim_start_matches('v').split('.');
+        let (major, minor) = (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default());
+        json!({
+            "major": major, "minor": minor, "gitVersion": version, "gitCommit": "", "gitTreeState": "clean",
+            "buildDate": "1970-01-01T00:00:00Z", "goVersion": "", "compiler": "rustc",
+            "platform": format!("{}/{}", std::env::consts::OS, if cfg!(target_arch = "x86_64") { "amd64" } else { std::env::consts::ARCH }),
+        })
+    }
+}
+
+fn refuse(status: &Status) -> Response<ResponseBody> {
+    let mut answer = response::value(status.code, &status.object());
+    if let Some(seconds) = status.retry_after {
+        answer.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    if status.code == 401 {
+        answer.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    }
+    answer
+}
+
+async fn read_body<B>(body: B) -> Result<Bytes, Status>
+where
+    B: http_body::Body<Data = Bytes> + Send,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    match Box::pin(Limited::new(body, BODY_LIMIT).collect()).await {
+        Ok(collected) => Ok(collected.to_bytes()),
+        Err(error) if error.is::<LengthLimitError>() => Err(Status::too_large(BODY_LIMIT)),
+        Err(error) => Err(Status::bad_request(format!("the body could not be read: {error}"))),
+    }
+}
+
+fn method_name(method: &Method) -> &'static str {
+    match *method {
+        Method::GET => "get",
+        Method::HEAD => "head",
+        Method::POST => "post",
+        Method::PUT => "put",
+        Method::PATCH => "patch",
+        Method::DELETE => "delete",
+        _ => "other",
     }
 }

@@ -12,7 +12,7 @@ pub use database::{Database, Durability, StoreError};
 pub use history::HistoryLimit;
 pub use object::Key;
 pub(crate) use history::{Event, EventKind};
-pub(crate) use object::{Draft, Form, Meta, Object, Owner};
+pub(crate) use object::{Draft, Form, Object, Owner};
 
 use history::History;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -145,13 +145,13 @@ impl Store {
         let loaded = file.load(name)?;
         let mut state = State { revision: loaded.revision, ..State::default() };
         for (collection, json) in loaded.rows {
-            let (key, object) = Object::read(&json).map_err(|error| StoreError::Damaged {
+            let object = Object::read(&json).map_err(|error| StoreError::Damaged {
                 path: file.path().to_owned(),
                 what: format!("an object of {collection} in store {name}: {error}"),
             })?;
             state.revision = state.revision.max(object.revision);
             let collection: Arc<str> = collection.into();
-            let place = Place { collection: collection.clone(), key };
+            let place = Place { collection: collection.clone(), key: object.key.clone() };
             state.index(&place, None, Some(&object));
             let objects = &mut state.collections.entry(collection).or_default().objects;
             objects.insert(place.key, Arc::new(object));

@@ -91,6 +91,7 @@ pub(crate) struct Draft {
     version: Range<u32>,
     /// Where `,"managedFields":[…]` is in `tail`.
     managed: Range<u32>,
+    key: Key,
     meta: Meta,
 }
 
@@ -135,7 +136,9 @@ impl Draft {
             field(&mut tail, name, value);
         }
         tail.push(b'}');
-        Draft { head, tail, version, managed, meta: Meta::of(metadata) }
+        let text = |name: &str| metadata.and_then(|m| m.get(name)).and_then(Value::as_str).unwrap_or_default();
+        let key = Key::new(text("namespace"), text("name"));
+        Draft { head, tail, version, managed, key, meta: Meta::of(metadata) }
     }
 
     /// The finished object.
@@ -153,6 +156,7 @@ impl Draft {
             digits: start as u32..end as u32,
             managed: self.managed.start + end as u32..self.managed.end + end as u32,
             revision,
+            key: self.key,
             meta: self.meta,
         }
     }
@@ -187,17 +191,17 @@ pub(crate) struct Object {
     managed: Range<u32>,
     /// The revision of the write that made it this.
     pub revision: u64,
+    /// Where it is in its collection.
+    pub key: Key,
     pub meta: Meta,
 }
 
 impl Object {
     /// Reads back what [`Object::bytes`] gave.
-    pub fn read(json: &[u8]) -> Result<(Key, Object), serde_json::Error> {
+    pub fn read(json: &[u8]) -> Result<Object, serde_json::Error> {
         let value: Value = serde_json::from_slice(json)?;
-        let text = |path: &str| value.pointer(path).and_then(Value::as_str).unwrap_or_default();
-        let key = Key::new(text("/metadata/namespace"), text("/metadata/name"));
-        let revision = text("/metadata/resourceVersion").parse().unwrap_or(0);
-        Ok((key, Draft::new(&value).seal(revision)))
+        let revision = value.pointer("/metadata/resourceVersion").and_then(Value::as_str);
+        Ok(Draft::new(&value).seal(revision.and_then(|text| text.parse().ok()).unwrap_or(0)))
     }
 
     /// The whole object as JSON.
@@ -255,6 +259,7 @@ impl Object {
             digits: self.digits.start..end,
             managed: shift(self.managed.start)..shift(self.managed.end),
             revision,
+            key: self.key.clone(),
             meta: self.meta.clone(),
         }
     }
@@ -300,8 +305,8 @@ mod tests {
         assert_eq!(&*object.meta.uid, "u");
         assert!(!object.meta.deleting);
         assert!(object.meta.owners[0].blocks_deletion);
-        let (key, again) = Object::read(object.bytes()).unwrap();
-        assert_eq!(key, Key::new("s", "n"));
+        let again = Object::read(object.bytes()).unwrap();
+        assert_eq!(again.key, Key::new("s", "n"));
         assert_eq!(again.meta, object.meta);
         assert_eq!(again.bytes(), object.bytes());
         assert_eq!(again.revision, 7);

@@ -17,7 +17,7 @@ fn builtin(kind: &str) -> Schema {
 }
 
 /// A custom kind with every sort of list and map.
-fn thing() -> Schema {
+pub(super) fn thing() -> Schema {
     spec(json!({
         "replicas": {"type": "integer"},
         "name": {"type": "string"},

@@ -1,6 +1,7 @@
 //! Tables for each function of the engine.
 
 mod apply;
+mod fuzz;
 mod builtin;
 mod compile;
 mod crd;

@@ -1,0 +1,146 @@
+//! What is served, for clients that find out: the legacy lists and aggregated discovery.
+
+use crate::catalog::{Catalog, Resource, Version};
+use crate::request::accepted;
+use crate::response::{self, ResponseBody};
+use crate::status::Status;
+use http::{HeaderMap, HeaderValue, Response};
+use serde_json::{Value, json};
+
+const VERBS: &[&str] = &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
+const SUBRESOURCE_VERBS: &[&str] = &["get", "patch", "update"];
+const ACTION_VERBS: &[&str] = &["create"];
+
+/// (kind, group, version) and verbs of a subresource.
+fn subresource(resource: &Resource, version: &Version, name: &str) -> (String, String, String, &'static [&'static str]) {
+    let of = |kind: &str, group: &str, version: &str, verbs| (kind.to_owned(), group.to_owned(), version.to_owned(), verbs);
+    match name {
+        "scale" => of("Scale", "autoscaling", "v1", SUBRESOURCE_VERBS),
+        "eviction" => of("Eviction", "policy", "v1", ACTION_VERBS),
+        "binding" => of("Binding", "", "v1", ACTION_VERBS),
+        "token" => of("TokenRequest", "authentication.k8s.io", "v1", ACTION_VERBS),
+        "finalize" => of(&resource.kind, &resource.group, &version.name, &["update"]),
+        _ => of(&resource.kind, &resource.group, &version.name, SUBRESOURCE_VERBS),
+    }
+}
+
+/// `/api` and `/apis`.
+pub(crate) fn groups(catalog: &Catalog, legacy: bool, headers: &HeaderMap) -> Response<ResponseBody> {
+    let wanted = accepted(headers).into_iter().find(|entry| {
+        let plain = entry.kind.is_empty() && matches!(entry.essence.as_str(), "application/json" | "*/*");
+        plain || (entry.group == "apidiscovery.k8s.io" && entry.kind == "APIGroupDiscoveryList" && matches!(entry.version.as_str(), "v2" | "v2beta1"))
+    });
+    if let Some(entry) = wanted.filter(|entry| !entry.kind.is_empty()) {
+        let document = aggregated(catalog, legacy, &entry.version);
+        let content_type = format!("application/json;g=apidiscovery.k8s.io;v={};as=APIGroupDiscoveryList", entry.version);
+        let content_type = HeaderValue::from_str(&content_type).unwrap_or(HeaderValue::from_static("application/json"));
+        return response::typed(200, content_type, document.to_string());
+    }
+    if legacy {
+        let document = json!({"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []});
+        return response::value(200, &document);
+    }
+    let groups: Vec<Value> = catalog.groups().filter(|group| !group.is_empty()).filter_map(|group| group_of(catalog, group)).collect();
+    response::value(200, &json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}))
+}
+
+fn group_of(catalog: &Catalog, group: &str) -> Option<Value> {
+    let versions = catalog.versions(group);
+    let entry = |version: &&str| json!({"groupVersion": format!("{group}/{version}"), "version": version});
+    let preferred = entry(versions.first()?);
+    Some(json!({"name": group, "versions": versions.iter().map(entry).collect::<Vec<_>>(), "preferredVersion": preferred}))
+}
+
+/// `/apis/<group>`.
+pub(crate) fn group(catalog: &Catalog, group: &str) -> Result<Response<ResponseBody>, Status> {
+    let mut document = group_of(catalog, group).ok_or_else(Status::no_such_path)?;
+    if let Some(fields) = document.as_object_mut() {
+        fields.insert("kind".into(), "APIGroup".into());
+        fields.insert("apiVersion".into(), "v1".into());
+    }
+    Ok(response::value(200, &document))
+}
+
+/// `/api/v1`, `/apis/<group>/<version>`.
+pub(crate) fn version(catalog: &Catalog, group: &str, name: &str) -> Result<Response<ResponseBody>, Status> {
+    let mut resources = Vec::new();
+    let api_version = if group.is_empty() { name.to_owned() } else { format!("{group}/{name}") };
+    for resource in catalog.group(group) {
+        let Some(version) = resource.version(name) else { continue };
+        let mut entry = json!({
+            "name": resource.plural, "singularName": resource.singular, "namespaced": resource.namespaced,
+            "kind": resource.kind, "verbs": VERBS,
+        });
+        if let Some(fields) = entry.as_object_mut() {
+            if !resource.short_names.is_empty() {
+                fields.insert("shortNames".into(), resource.short_names.iter().map(String::as_str).collect());
+            }
+            if !resource.categories.is_empty() {
+                fields.insert("categories".into(), resource.categories.iter().map(String::as_str).collect());
+            }
+            fields.insert("storageVersionHash".into(), "".into());
+        }
+        resources.push(entry);
+        for name in &version.subresources {
+            let (kind, sub_group, sub_version, verbs) = subresource(resource, version, name);
+            let mut entry = json!({
+                "name": format!("{}/{name}", resource.plural), "singularName": "", "namespaced": resource.namespaced,
+                "kind": kind, "verbs": verbs,
+            });
+            if (sub_group != resource.group || sub_version != version.name) && let Some(fields) = entry.as_object_mut() {
+                fields.insert("group".into(), sub_group.into());
+                fields.insert("version".into(), sub_version.into());
+            }
+            resources.push(entry);
+        }
+    }
+    if resources.is_empty() {
+        return Err(Status::no_such_path());
+    }
+    Ok(response::value(200, &json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": api_version, "resources": resources})))
+}
+
+fn aggregated(catalog: &Catalog, legacy: bool, document_version: &str) -> Value {
+    let groups = catalog.groups().filter(|group| group.is_empty() == legacy);
+    let items: Vec<Value> = groups
+        .map(|group| {
+            let versions: Vec<Value> = catalog.versions(group).iter().map(|version| aggregated_version(catalog, group, version)).collect();
+            json!({"metadata": {"name": group, "creationTimestamp": null}, "versions": versions})
+        })
+        .collect();
+    json!({"kind": "APIGroupDiscoveryList", "apiVersion": format!("apidiscovery.k8s.io/{document_version}"), "metadata": {}, "items": items})
+}
+
+fn aggregated_version(catalog: &Catalog, group: &str, name: &str) -> Value {
+    let mut resources = Vec::new();
+    for resource in catalog.group(group) {
+        let Some(version) = resource.version(name) else { continue };
+        let subresources: Vec<Value> = version
+            .subresources
+            .iter()
+            .map(|name| {
+                let (kind, group, sub_version, verbs) = subresource(resource, version, name);
+                json!({"subresource": name, "responseKind": {"group": group, "version": sub_version, "kind": kind}, "verbs": verbs})
+            })
+            .collect();
+        let mut entry = json!({
+            "resource": resource.plural,
+            "responseKind": {"group": group, "version": name, "kind": resource.kind},
+            "scope": if resource.namespaced { "Namespaced" } else { "Cluster" },
+            "singularResource": resource.singular,
+            "verbs": VERBS,
+        });
+        if let Some(fields) = entry.as_object_mut() {
+            for (field, names) in [("shortNames", &resource.short_names), ("categories", &resource.categories)] {
+                if !names.is_empty() {
+                    fields.insert(field.into(), names.iter().map(String::as_str).collect());
+                }
+            }
+            if !subresources.is_empty() {
+                fields.insert("subresources".into(), subresources.into());
+            }
+        }
+        resources.push(entry);
+    }
+    json!({"version": name, "resources": resources, "freshness": "Current"})
+}

@@ -1,0 +1,335 @@
+//! What PUT and all patches have in common: from the object as it is and as it is wanted to a committed change.
+
+use super::{Call, now};
+use crate::kinds;
+use crate::options::{AdmissionRequest, Operation};
+use crate::response::ResponseBody;
+use crate::schema::{self, FieldError, FieldErrorKind};
+use crate::status::Status;
+use crate::store::{Change, Draft, Object, Refusal};
+use http::Response;
+use serde_json::{Map, Value};
+use std::sync::Arc;
+
+/// How often a change is tried again because somebody else was faster.
+const ATTEMPTS: usize = 32;
+
+/// What a request about one object ends with.
+pub(crate) enum Outcome {
+    Stored(Arc<Object>),
+    /// What would have been stored.
+    Dry(Value),
+}
+
+/// What an edit makes of an object.
+pub(super) struct Edited {
+    /// The whole object as it is wanted, in the version of the request.
+    pub object: Value,
+    pub warnings: Vec<String>,
+    /// Whether the managed fields in it are already right (server-side apply).
+    pub managed: bool,
+}
+
+/// The finalizer that makes the garbage collector delete dependents first.
+pub(crate) const FOREGROUND: &str = "foregroundDeletion";
+/// The finalizer that makes the garbage collector disown dependents.
+pub(crate) const ORPHAN: &str = "orphan";
+
+pub(crate) fn fields_of(object: &mut Value) -> Option<&mut Map<String, Value>> {
+    object.as_object_mut()
+}
+
+pub(crate) fn metadata_of(object: &mut Value) -> Option<&mut Map<String, Value>> {
+    object.get_mut("metadata").and_then(Value::as_object_mut)
+}
+
+pub(crate) fn set(fields: &mut Map<String, Value>, name: &str, value: Option<Value>) {
+    match value {
+        Some(value) => drop(fields.insert(name.to_owned(), value)),
+        None => drop(fields.shift_remove(name)),
+    }
+}
+
+impl Call<'_> {
+    pub(super) async fn update(&self) -> Result<Response<ResponseBody>, Status> {
+        self.form()?;
+        let (object, warnings) = self.read_object()?;
+        self.check_name(&object)?;
+        let edit = |_: &Value| Ok(Edited { object: object.clone(), warnings: warnings.clone(), managed: false });
+        let (outcome, warnings) = self.change(edit, &self.path.subresource).await?;
+        self.render(200, &outcome, &warnings)
+    }
+
+    /// Name and namespace of the object must be those of the path, or missing.
+    pub(super) fn check_name(&self, object: &Value) -> Result<(), Status> {
+        let text = |path: &str| object.pointer(path).and_then(Value::as_str).unwrap_or_default();
+        let (name, namespace) = (text("/metadata/name"), text("/metadata/namespace"));
+        if name != self.path.name && !(name.is_empty() && !self.path.subresource.is_empty()) {
+            return Err(Status::bad_request(if name.is_empty() {
+                String::from("name must be provided")
+            } else {
+                format!("the name of the object ({name}) does not match the name on the URL ({})", self.path.name)
+            }));
+        }
+        self.check_namespace(namespace)
+    }
+
+    pub(super) fn check_namespace(&self, namespace: &str) -> Result<(), Status> {
+        if !namespace.is_empty() && namespace != self.path.namespace {
+            return Err(Status::bad_request(
+                "the namespace of the provided object does not match the namespace sent on the request",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Changes an object: edits it as it is, checks, stores; again when it was changed meanwhile.
+    pub(super) async fn change(
+        &self,
+        edit: impl Fn(&Value) -> Result<Edited, Status>,
+        subresource: &str,
+    ) -> Result<(Outcome, Vec<String>), Status> {
+        let dry_run = self.query.dry_run()?;
+        self.query.field_validation()?;
+        let store = &self.server.inner.options.store;
+        let key = self.key();
+        for _ in 0..ATTEMPTS {
+            let current = store.get(&self.resource.collection, &key).ok_or_else(|| self.not_found())?;
+            let old = self.resource.present(&current, &self.version).map_err(Status::internal)?;
+            let Edited { object: mut new, mut warnings, managed } = edit(&old)?;
+            let based_on = revision_of(&new)?;
+            if based_on.is_some_and(|revision| revision != current.revision) {
+                return Err(Status::modified(&self.resource.group, &self.resource.plural, &key.name));
+            }
+            self.check_unconditional(based_on, subresource)?;
+            warnings.extend(self.prepare(&old, &mut new, subresource, managed, dry_run)?);
+            if !schema::differs(&old, &new) {
+                store.settled(current.revision).await?;
+                return Ok((if dry_run { Outcome::Dry(old) } else { Outcome::Stored(current) }, warnings));
+            }
+            if dry_run {
+                return Ok((Outcome::Dry(new), warnings));
+            }
+            let stored = self.resource.convert(new, &self.resource.stored).map_err(Status::internal)?;
+            let gone = is_finished(&stored, &self.resource.qualified());
+            let draft = Draft::new(&stored);
+            let change = if gone {
+                Change::Delete { expected: current.revision }
+            } else {
+                Change::Replace { expected: current.revision, draft }
+            };
+            let committed = match store.commit(&self.resource.collection, &key, change) {
+                Ok(committed) => committed,
+                Err(Refusal::Changed) if based_on.is_none() => continue,
+                Err(Refusal::Changed) => {
+                    return Err(Status::modified(&self.resource.group, &self.resource.plural, &key.name));
+                }
+                Err(Refusal::Failed(error)) => return Err(error.into()),
+                Err(other) => return Err(Status::internal(format!("{other:?}"))),
+            };
+            self.server.committed(&self.resource, Some(&current), &committed, gone);
+            store.settled(committed.revision).await?;
+            return Ok((Outcome::Stored(committed), warnings));
+        }
+        Err(Status::modified(&self.resource.group, &self.resource.plural, &key.name))
+    }
+
+    /// Custom resources and Leases are only replaced by somebody who says what he read.
+    fn check_unconditional(&self, based_on: Option<u64>, subresource: &str) -> Result<(), Status> {
+        let strict = self.resource.custom || self.resource.plural == "leases";
+        if based_on.is_none() && strict && self.put && subresource != "scale" {
+            let error = FieldError {
+                path: String::from("metadata.resourceVersion"),
+                kind: FieldErrorKind::Invalid,
+                bad_value: Some(Value::from(0)),
+                detail: String::from("must be specified for an update"),
+            };
+            return Err(self.invalid(&[error]));
+        }
+        Ok(())
+    }
+
+    pub(super) fn invalid(&self, errors: &[FieldError]) -> Status {
+        Status::invalid(&self.resource.group, &self.resource.kind, &self.path.name, errors)
+    }
+
+    /// Makes of a wanted object the one to store, and checks it.
+    fn prepare(&self, old: &Value, new: &mut Value, subresource: &str, managed: bool, dry_run: bool) -> Result<Vec<String>, Status> {
+        self.keep_identity(old, new)?;
+        keep_parts(old, new, subresource, &self.version, self.resource.custom);
+        let schema = self.version.schema();
+        schema.default(new);
+        kinds::before_update(self, old, new, subresource);
+        let warnings = self.admit(Operation::Update, Some(old), new, dry_run)?;
+        self.keep_identity(old, new)?;
+        set_generation(old, new);
+        let mut errors = self.check_metadata(new);
+        errors.extend(new_finalizers(old, new));
+        errors.extend(schema.validate(new, Some(old)));
+        errors.extend(kinds::check_update(self, old, new));
+        if !errors.is_empty() {
+            return Err(self.invalid(&errors));
+        }
+        if !managed {
+            let part = (!subresource.is_empty()).then_some(subresource);
+            schema::track_update(schema, Some(old), new, &self.manager(), part, &now());
+        }
+        Ok(warnings)
+    }
+
+    /// What a client may not change stays as it was.
+    fn keep_identity(&self, old: &Value, new: &mut Value) -> Result<(), Status> {
+        let version = self.version.api_version.clone();
+        let kind = self.resource.kind.clone();
+        if let Some(fields) = fields_of(new) {
+            fields.insert("apiVersion".into(), version.into());
+            fields.insert("kind".into(), kind.into());
+        }
+        let before = old.get("metadata").and_then(Value::as_object);
+        let Some(metadata) = metadata_of(new) else {
+            return Err(Status::bad_request("the object has no metadata"));
+        };
+        let kept = |name: &str| before.and_then(|before| before.get(name)).cloned();
+        if let Some(uid) = metadata.get("uid").and_then(Value::as_str).filter(|uid| !uid.is_empty())
+            && kept("uid").as_ref().and_then(Value::as_str) != Some(uid)
+        {
+            let had = kept("uid").and_then(|uid| uid.as_str().map(str::to_owned)).unwrap_or_default();
+            return Err(Status::conflict(
+                &self.resource.group,
+                &self.resource.plural,
+                &self.path.name,
+                format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {had}"),
+            ));
+        }
+        for name in ["name", "namespace", "uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "generateName", "resourceVersion"] {
+            set(metadata, name, kept(name));
+        }
+        metadata.shift_remove("selfLink");
+        if !metadata.contains_key("managedFields") {
+            set(metadata, "managedFields", kept("managedFields"));
+        }
+        Ok(())
+    }
+
+    pub(super) fn check_metadata(&self, object: &Value) -> Vec<FieldError> {
+        let rule = schema::NameRule::of(&self.resource.group, &self.resource.kind);
+        schema::validate_object_meta_named(object.get("metadata").unwrap_or(&Value::Null), self.resource.namespaced, rule)
+    }
+
+    /// Lets the hooks of the options see a change.
+    pub(super) fn admit(&self, operation: Operation, old: Option<&Value>, object: &mut Value, dry_run: bool) -> Result<Vec<String>, Status> {
+        let hooks = &self.server.inner.options.admission;
+        if hooks.is_empty() {
+            return Ok(Vec::new());
+        }
+        let request = AdmissionRequest {
+            operation,
+            group: self.resource.group.clone(),
+            version: self.version.name.clone(),
+            kind: self.resource.kind.clone(),
+            resource: self.resource.plural.clone(),
+            subresource: self.path.subresource.clone(),
+            namespace: self.path.namespace.clone(),
+            name: object.pointer("/metadata/name").and_then(Value::as_str).unwrap_or(&self.path.name).to_owned(),
+            old: old.cloned(),
+            user: self.user.clone(),
+            dry_run,
+        };
+        let mut warnings = Vec::new();
+        for hook in hooks {
+            warnings.extend(hook.admit(&request, object)?);
+        }
+        Ok(warnings)
+    }
+}
+
+/// `metadata.resourceVersion` as a number.
+pub(super) fn revision_of(object: &Value) -> Result<Option<u64>, Status> {
+    match object.pointer("/metadata/resourceVersion") {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(text)) if text.is_empty() || text == "0" => Ok(None),
+        Some(Value::String(text)) => text
+            .parse()
+            .map(Some)
+            .map_err(|_| Status::bad_request(format!("metadata.resourceVersion: Invalid value: {text:?}: it must be a number"))),
+        Some(_) => Err(Status::bad_request("metadata.resourceVersion must be a string")),
+    }
+}
+
+/// Each of an object's parts is written through its own subresource only.
+fn keep_parts(old: &Value, new: &mut Value, subresource: &str, version: &crate::catalog::Version, custom: bool) {
+    let before = old.as_object();
+    match subresource {
+        "status" | "approval" => {
+            let status = new.get("status").cloned();
+            let labels = ["labels", "annotations", "finalizers", "managedFields"]
+                .map(|name| (name, new.pointer(&format!("/metadata/{name}")).cloned()));
+            *new = old.clone();
+            if let Some(fields) = fields_of(new) {
+                set(fields, "status", status);
+            }
+            // Custom resources keep all of their metadata; a kubelet annotates its Node through the status.
+            for (name, value) in labels {
+                if (!custom || name == "managedFields")
+                    && let Some(metadata) = metadata_of(new)
+                {
+                    set(metadata, name, value);
+                }
+            }
+        }
+        "finalize" => {
+            let finalizers = new.pointer("/spec/finalizers").cloned();
+            *new = old.clone();
+            if let Some(spec) = new.get_mut("spec").and_then(Value::as_object_mut) {
+                set(spec, "finalizers", finalizers);
+            }
+        }
+        _ if version.status => {
+            if let Some(fields) = fields_of(new) {
+                set(fields, "status", before.and_then(|before| before.get("status")).cloned());
+            }
+        }
+        _ => {}
+    }
+}
+
+/// The generation counts changes of what is wanted: everything but metadata and status.
+fn set_generation(old: &Value, new: &mut Value) {
+    let Some(generation) = old.pointer("/metadata/generation").and_then(Value::as_i64) else { return };
+    let wanted = |object: &Value| -> Map<String, Value> {
+        let fields = object.as_object().into_iter().flatten();
+        fields.filter(|(name, _)| !matches!(name.as_str(), "metadata" | "status" | "apiVersion" | "kind")).map(|(k, v)| (k.clone(), v.clone())).collect()
+    };
+    let changed = wanted(old) != wanted(new);
+    if let Some(metadata) = metadata_of(new) {
+        metadata.insert("generation".into(), (generation + i64::from(changed)).into());
+    }
+}
+
+/// Nothing may begin to hold on to an object that is being deleted.
+fn new_finalizers(old: &Value, new: &Value) -> Option<FieldError> {
+    old.pointer("/metadata/deletionTimestamp").filter(|at| !at.is_null())?;
+    let of = |object: &Value| -> Vec<String> {
+        let list = object.pointer("/metadata/finalizers").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+        list.iter().filter_map(|finalizer| finalizer.as_str().map(str::to_owned)).collect()
+    };
+    let before = of(old);
+    let added: Vec<String> = of(new).into_iter().filter(|finalizer| !before.contains(finalizer)).collect();
+    let list = added.iter().map(|finalizer| format!("{finalizer:?}")).collect::<Vec<_>>().join(", ");
+    (!added.is_empty()).then(|| FieldError {
+        path: String::from("metadata.finalizers"),
+        kind: FieldErrorKind::Forbidden,
+        bad_value: None,
+        detail: format!(
+            "no new finalizers can be added if the object is being deleted, found new finalizers []string{{{list}}}"
+        ),
+    })
+}
+
+/// Whether nothing keeps an object that is being deleted any more.
+pub(crate) fn is_finished(object: &Value, resource: &str) -> bool {
+    let empty = |path: &str| object.pointer(path).and_then(Value::as_array).is_none_or(Vec::is_empty);
+    let deleting = object.pointer("/metadata/deletionTimestamp").is_some_and(|at| !at.is_null());
+    let grace = object.pointer("/metadata/deletionGracePeriodSeconds").and_then(Value::as_i64).unwrap_or(0);
+    deleting && grace == 0 && empty("/metadata/finalizers") && (resource != "namespaces" || empty("/spec/finalizers"))
+}

@@ -1,0 +1,181 @@
+//! Requests about objects: which there are, and the way each takes.
+
+mod body;
+mod change;
+mod create;
+mod delete;
+mod patch;
+mod read;
+mod render;
+mod scale;
+mod watch;
+
+pub(crate) use change::{FOREGROUND, ORPHAN, is_finished};
+pub(crate) use delete::{DeleteOptions, Policy, delete_object};
+
+use crate::auth::Attributes;
+use crate::catalog::{Resource, Version};
+use crate::options::User;
+use crate::request::{AnswerForm, Query, ResourcePath};
+use crate::response::{self, ResponseBody};
+use crate::server::ApiServer;
+use crate::status::Status;
+use crate::store::Key;
+use bytes::Bytes;
+use http::{HeaderMap, Method, Response, header};
+use jiff::Timestamp;
+use std::sync::Arc;
+use tokio_util::sync::CancellationToken;
+
+/// A request about a resource that is served, by somebody who may make it.
+pub(crate) struct Call<'a> {
+    pub server: &'a ApiServer,
+    pub user: User,
+    pub resource: Arc<Resource>,
+    pub version: Arc<Version>,
+    pub path: ResourcePath,
+    pub query: Query,
+    pub headers: HeaderMap,
+    pub body: Bytes,
+    /// Whether the whole object is replaced.
+    pub put: bool,
+    /// Ends with the connection's server.
+    pub shutdown: Option<CancellationToken>,
+}
+
+/// What is to be done, in Kubernetes' words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verb {
+    Get,
+    List,
+    Watch,
+    Create,
+    Update,
+    Patch,
+    Delete,
+    DeleteCollection,
+}
+
+impl Verb {
+    pub fn of(method: &Method, path: &ResourcePath, query: &Query) -> Option<Verb> {
+        let named = !path.name.is_empty();
+        Some(match *method {
+            Method::GET | Method::HEAD if query.flag("watch") == Some(true) && !named => Verb::Watch,
+            Method::GET | Method::HEAD if named => Verb::Get,
+            Method::GET | Method::HEAD => Verb::List,
+            Method::POST => Verb::Create,
+            Method::PUT => Verb::Update,
+            Method::PATCH => Verb::Patch,
+            Method::DELETE if named => Verb::Delete,
+            Method::DELETE => Verb::DeleteCollection,
+            _ => return None,
+        })
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Verb::Get => "get",
+            Verb::List => "list",
+            Verb::Watch => "watch",
+            Verb::Create => "create",
+            Verb::Update => "update",
+            Verb::Patch => "patch",
+            Verb::Delete => "delete",
+            Verb::DeleteCollection => "deletecollection",
+        }
+    }
+}
+
+/// Now, as Kubernetes writes it: whole seconds in UTC.
+pub(crate) fn now() -> String {
+    Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+/// What a request about objects comes with.
+pub(crate) struct Incoming {
+    pub user: User,
+    pub path: ResourcePath,
+    pub query: Query,
+    pub headers: HeaderMap,
+    pub body: Bytes,
+    pub shutdown: Option<CancellationToken>,
+}
+
+/// Answers a request about objects.
+pub(crate) async fn answer(server: &ApiServer, verb: Verb, incoming: Incoming) -> Result<Response<ResponseBody>, Status> {
+    let Incoming { user, path, query, headers, body, shutdown } = incoming;
+    let attributes = Attributes {
+        verb: verb.name(),
+        group: &path.group,
+        resource: &path.resource,
+        subresource: &path.subresource,
+        namespace: &path.namespace,
+        name: &path.name,
+    };
+    server.authorize(&user, &attributes)?;
+    let catalog = server.catalog();
+    let resource = catalog.get(&path.group, &path.resource).ok_or_else(Status::no_such_path)?.clone();
+    let version = resource.version(&path.version).ok_or_else(Status::no_such_path)?.clone();
+    let call = Call { server, user, resource, version, path, query, headers, body, put: verb == Verb::Update, shutdown };
+    let subresource = call.path.subresource.as_str();
+    if !subresource.is_empty() && !call.version.subresources.iter().any(|own| own == subresource) {
+        return Err(Status::no_such_path());
+    }
+    if !call.resource.namespaced && !call.path.namespace.is_empty() {
+        return Err(Status::no_such_path());
+    }
+    if call.resource.namespaced && call.path.namespace.is_empty() {
+        // Across namespaces one can only look.
+        if !matches!(verb, Verb::List | Verb::Watch) {
+            return Err(if matches!(verb, Verb::Get | Verb::Update | Verb::Patch | Verb::Delete) {
+                Status::no_such_path()
+            } else {
+                Status::method_not_allowed()
+            });
+        }
+    }
+    let mut answer = match (subresource, verb) {
+        ("", Verb::Get) => call.get().await,
+        ("", Verb::List) => call.list().await,
+        ("", Verb::Watch) => call.watch().await,
+        ("", Verb::Create) if call.path.name.is_empty() => call.create().await,
+        ("", Verb::Delete) => call.delete().await,
+        ("", Verb::DeleteCollection) => call.delete_collection().await,
+        ("scale", Verb::Get) => call.get_scale().await,
+        ("scale", Verb::Update | Verb::Patch) => call.change_scale(verb).await,
+        ("eviction", Verb::Create) => call.evict().await,
+        ("binding", Verb::Create) => call.bind().await,
+        ("status" | "finalize" | "approval", Verb::Get) => call.get().await,
+        ("" | "status" | "finalize" | "approval" | "ephemeralcontainers" | "resize", Verb::Update) => call.update().await,
+        ("" | "status" | "finalize" | "approval" | "ephemeralcontainers" | "resize", Verb::Patch) => call.patch().await,
+        _ => Err(Status::method_not_allowed()),
+    }?;
+    if let Some(warning) = &call.version.deprecated {
+        response::warn(&mut answer, warning);
+    }
+    Ok(answer)
+}
+
+impl Call<'_> {
+    pub fn key(&self) -> Key {
+        Key::new(&self.path.namespace, &self.path.name)
+    }
+
+    pub fn form(&self) -> Result<AnswerForm, Status> {
+        AnswerForm::of(&self.headers)
+    }
+
+    pub fn not_found(&self) -> Status {
+        Status::not_found(&self.resource.group, &self.resource.plural, &self.path.name)
+    }
+
+    /// Who owns the fields that this request sets.
+    pub fn manager(&self) -> String {
+        if let Some(manager) = self.query.get("fieldManager") {
+            return manager.to_owned();
+        }
+        let agent = self.headers.get(header::USER_AGENT).and_then(|agent| agent.to_str().ok()).unwrap_or("unknown");
+        let name: String = agent.split('/').next().unwrap_or(agent).chars().filter(|c| !c.is_control()).take(128).collect();
+        if name.is_empty() { String::from("unknown") } else { name }
+    }
+}
