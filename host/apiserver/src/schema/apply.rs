@@ -8,7 +8,7 @@ use super::error::quote;
 use super::fields::{Element, Set};
 use super::managed::{Entry, Managers, bare, ownable};
 use super::node::Node;
-use super::typed::{self, compare, merge, remove, to_set};
+use super::typed::{self, compare, every_path, merge, remove, to_set};
 use serde_json::{Map, Value};
 
 /// The annotation in which `kubectl apply` without `--server-side` keeps what it applied.
@@ -108,14 +108,14 @@ pub fn apply(
 ) -> Result<Applied, ApplyError> {
     let root = Some(schema.root());
     let config = configuration(schema, applied, subresource)?;
-    let fields = ownable(&to_set(root, &config, "").map_err(ApplyError::Invalid)?);
+    let said = to_set(root, &config, "").map_err(ApplyError::Invalid)?;
     let mine = Entry {
         manager: manager.to_owned(),
         applied: true,
         api_version: text(&config, "apiVersion"),
         time: Some(now_rfc3339.to_owned()),
         subresource: subresource.unwrap_or_default().to_owned(),
-        fields,
+        fields: ownable(&said),
     };
     let Some(live) = live else {
         let mut object = config;
@@ -141,7 +141,7 @@ pub fn apply(
 
     let merged = merge(root, &live_bare, &config);
     let object = match last.filter(|last| !last.is_empty()) {
-        Some(last) => merge(root, &without_dropped(root, &merged, &managers, &last), &config),
+        Some(last) => merge(root, &without_dropped(root, &merged, &managers, &said, &last), &config),
         None => merged,
     };
 
@@ -186,7 +186,8 @@ pub fn apply(
 /// Records who owns what after a create, update or patch: what differs from `old` now belongs to `manager`.
 ///
 /// `new` may bring managedFields of its own (a client that migrates or clears them); otherwise those of `old` are carried
-/// over. When nothing changed, `new` ends up with the managedFields it had.
+/// over. When nothing changed, `new` ends up with the managedFields it had. A stored object whose managedFields were
+/// cleared stays without until somebody applies to it, as upstream.
 pub fn track_update(
     schema: &Schema,
     old: Option<&Value>,
@@ -201,6 +202,12 @@ pub fn track_update(
         (Some(brought), Some(old)) if brought.0.is_empty() => Managers::read(old).unwrap_or_default(),
         (Some(brought), _) => brought,
     };
+    let stored =
+        old.and_then(|old| old.pointer("/metadata/uid")).and_then(Value::as_str).is_some_and(|uid| !uid.is_empty());
+    if managers.0.is_empty() && stored {
+        // Cleared, or from before there was tracking: only an apply begins anew.
+        return managers.write(new);
+    }
     let new_bare = bare(new);
     let old_bare = old.map_or_else(empty_object, bare);
     let changes = compare(root, &old_bare, &new_bare);
@@ -280,20 +287,21 @@ fn drop_nulls(node: Option<&Node>, value: &mut Value) {
 
 /// Takes out what the manager applied last time and does not apply now, unless somebody owns it.
 ///
-/// `managers` already holds what the manager applies now.
-fn without_dropped(root: Option<&Node>, merged: &Value, managers: &Managers, last: &Set) -> Value {
-    let paths = |value: &Value| to_set(root, value, "").unwrap_or_default().with_named_fields(root);
+/// `said` is all that the manager applies now, also what cannot be owned.
+fn without_dropped(root: Option<&Node>, merged: &Value, managers: &Managers, said: &Set, last: &Set) -> Value {
+    let paths = |value: &Value| every_path(root, value).with_named_fields(root);
     let nothing = empty_object;
     let last = last.with_named_fields(root);
-    let owned = managers.0.iter().fold(Set::default(), |all, entry| all.union(&entry.fields)).with_named_fields(root);
+    let mine_and_others = managers.0.iter().fold(said.clone(), |all, entry| all.union(&entry.fields));
+    let owned = mine_and_others.with_named_fields(root);
     let all = paths(merged);
     // First everything the manager had goes; what is owned, now or by others, comes back; and what then is still missing
     // without ever having been the manager's comes back, too.
-    let cut = remove(root, merged, &last).unwrap_or_else(nothing);
+    let cut = remove(root, merged, &last, &mine_and_others).unwrap_or_else(nothing);
     let kept = all.difference(&paths(&cut).union(&owned));
-    let restored = remove(root, merged, &kept).unwrap_or_else(nothing);
+    let restored = remove(root, merged, &kept, &mine_and_others).unwrap_or_else(nothing);
     let gone = all.difference(&paths(&restored)).intersection(&last);
-    remove(root, merged, &gone).unwrap_or_else(nothing)
+    remove(root, merged, &gone, &mine_and_others).unwrap_or_else(nothing)
 }
 
 fn unchanged(before: &Managers, after: &Managers) -> bool {

@@ -234,16 +234,11 @@ impl Set {
         out
     }
 
+    /// Paths of one level before those below, as Kubernetes lists them.
     fn collect(&self, prefix: &str, out: &mut Vec<String>) {
-        let elements: BTreeSet<&Element> = self.members.iter().chain(self.children.keys()).collect();
-        for element in elements {
-            let path = format!("{prefix}{element}");
-            if self.members.contains(element) {
-                out.push(path.clone());
-            }
-            if let Some(set) = self.children.get(element) {
-                set.collect(&path, out);
-            }
+        out.extend(self.members.iter().map(|element| format!("{prefix}{element}")));
+        for (element, set) in &self.children {
+            set.collect(&format!("{prefix}{element}"), out);
         }
     }
 
@@ -314,16 +309,16 @@ mod tests {
             set.paths(),
             [
                 ".metadata.finalizers",
-                ".metadata.finalizers[=\"a/b\"]",
                 ".metadata.labels",
+                ".metadata.finalizers[=\"a/b\"]",
                 ".metadata.labels.app",
+                ".spec.replicas",
                 ".spec.containers[name=\"x\"]",
                 ".spec.containers[name=\"x\"].image",
                 ".spec.containers[name=\"x\"].name",
                 ".spec.containers[name=\"x\"].ports",
                 ".spec.containers[name=\"x\"].ports[containerPort=80,protocol=\"TCP\"]",
                 ".spec.containers[name=\"x\"].ports[containerPort=80,protocol=\"TCP\"].containerPort",
-                ".spec.replicas",
             ]
         );
     }

@@ -74,6 +74,15 @@ fn identity(shape: Shape<'_>, node: Option<&Node>, item: &Value) -> Result<Eleme
 
 /// All paths of a value. An item without its keys, or with the keys of another, is an error that names the list.
 pub(crate) fn to_set(node: Option<&Node>, value: &Value, path: &str) -> Result<Set, String> {
+    paths(node, value, path, false)
+}
+
+/// All paths of a value, empty lists among them; items without an identity are passed over.
+pub(crate) fn every_path(node: Option<&Node>, value: &Value) -> Set {
+    paths(node, value, "", true).unwrap_or_default()
+}
+
+fn paths(node: Option<&Node>, value: &Value, path: &str, lenient: bool) -> Result<Set, String> {
     let mut out = Set::default();
     let shape = shape(node, value);
     match (shape, value) {
@@ -81,10 +90,14 @@ pub(crate) fn to_set(node: Option<&Node>, value: &Value, path: &str) -> Result<S
             for (name, child) in map {
                 let element = Element::field(name);
                 let (child_node, named) = step(node, &element);
-                let below = to_set(child_node, child, &format!("{path}.{name}"))?;
+                let below = paths(child_node, child, &format!("{path}.{name}"), lenient)?;
                 let leaf = matches!(self::shape(child_node, child), Shape::Leaf);
-                let empty_map = child.as_object().is_some_and(Map::is_empty);
-                if leaf || empty_map || !named {
+                let empty = match child {
+                    Value::Object(map) => map.is_empty(),
+                    Value::Array(items) => lenient && items.is_empty(),
+                    _ => false,
+                };
+                if leaf || empty || !named {
                     out.add(element.clone());
                 }
                 out.put_below(element, below);
@@ -92,12 +105,15 @@ pub(crate) fn to_set(node: Option<&Node>, value: &Value, path: &str) -> Result<S
         }
         (Shape::Set | Shape::Keyed(_), Value::Array(items)) => {
             for item in items {
-                let element = identity(shape, node, item).map_err(|error| format!("{path}: {error}"))?;
-                if out.has(&element) {
+                let element = match identity(shape, node, item) {
+                    Err(_) if lenient => continue,
+                    found => found.map_err(|error| format!("{path}: {error}"))?,
+                };
+                if out.has(&element) && !lenient {
                     return Err(format!("{path}: duplicate entries for key {element}"));
                 }
                 let (child_node, _) = step(node, &element);
-                let below = to_set(child_node, item, &format!("{path}{element}"))?;
+                let below = paths(child_node, item, &format!("{path}{element}"), lenient)?;
                 out.add(element.clone());
                 out.put_below(element, below);
             }
@@ -315,42 +331,37 @@ fn merge_lists(shape: Shape<'_>, node: Option<&Node>, live: &[Value], applied: &
     out
 }
 
-/// Takes the paths of `gone` out of a value. A container that becomes empty by this goes, too.
-pub(crate) fn remove(node: Option<&Node>, value: &Value, gone: &Set) -> Option<Value> {
+/// Takes the paths of `gone` out of a value. A container that becomes empty by this goes, too, unless it is one of
+/// `owned`.
+pub(crate) fn remove(node: Option<&Node>, value: &Value, gone: &Set, owned: &Set) -> Option<Value> {
+    static NOTHING: LazyLock<Set> = LazyLock::new(Set::default);
     let shape = shape(node, value);
+    let rest = |element: &Element, child: &Value| -> Option<Value> {
+        if gone.has(element) {
+            return None;
+        }
+        let Some(below) = gone.below(element) else { return Some(child.clone()) };
+        let child_owned = owned.below(element).unwrap_or(&NOTHING);
+        remove(step(node, element).0, child, below, child_owned).or_else(|| {
+            owned.has(element).then(|| if child.is_array() { Value::Array(Vec::new()) } else { EMPTY.clone() })
+        })
+    };
     match (shape, value) {
         (Shape::Map, Value::Object(map)) => {
-            let mut out = Map::with_capacity(map.len());
-            for (name, child) in map {
-                let element = Element::field(name);
-                if gone.has(&element) {
-                    continue;
-                }
-                let kept = match gone.below(&element) {
-                    Some(below) => remove(step(node, &element).0, child, below),
-                    None => Some(child.clone()),
-                };
-                if let Some(kept) = kept {
-                    out.insert(name.clone(), kept);
-                }
-            }
+            let out: Map<String, Value> = map
+                .iter()
+                .filter_map(|(name, child)| Some((name.clone(), rest(&Element::field(name), child)?)))
+                .collect();
             (!out.is_empty() || map.is_empty()).then_some(Value::Object(out))
         }
         (Shape::Set | Shape::Keyed(_), Value::Array(items)) => {
-            let mut out = Vec::with_capacity(items.len());
-            for item in items {
-                let Ok(element) = identity(shape, node, item) else {
-                    out.push(item.clone());
-                    continue;
-                };
-                if gone.has(&element) {
-                    continue;
-                }
-                out.extend(match gone.below(&element) {
-                    Some(below) => remove(step(node, &element).0, item, below),
-                    None => Some(item.clone()),
-                });
-            }
+            let out: Vec<Value> = items
+                .iter()
+                .filter_map(|item| match identity(shape, node, item) {
+                    Ok(element) => rest(&element, item),
+                    Err(_) => Some(item.clone()),
+                })
+                .collect();
             (!out.is_empty() || items.is_empty()).then_some(Value::Array(out))
         }
         _ => Some(value.clone()),

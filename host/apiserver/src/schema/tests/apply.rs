@@ -17,7 +17,7 @@ fn builtin(kind: &str) -> Schema {
 }
 
 /// A custom kind with every sort of list and map.
-pub(super) fn thing() -> Schema {
+fn thing() -> Schema {
     spec(json!({
         "replicas": {"type": "integer"},
         "name": {"type": "string"},

@@ -1,7 +1,6 @@
 //! Tables for each function of the engine.
 
 mod apply;
-mod fuzz;
 mod builtin;
 mod compile;
 mod crd;
