@@ -102,6 +102,17 @@ impl Problem {
     }
 }
 
+/// What the problems say, each once.
+pub fn messages(problems: &[Problem]) -> String {
+    let mut all: Vec<&str> = Vec::new();
+    for problem in problems {
+        if !all.contains(&problem.message.as_str()) {
+            all.push(&problem.message);
+        }
+    }
+    all.join("; ")
+}
+
 /// A reason or type that the API server accepts in a condition; what it would not is replaced.
 pub fn code(text: &str) -> String {
     let starts = text.chars().next().is_some_and(|c| c.is_ascii_alphabetic());

@@ -89,7 +89,7 @@ pub struct LastTurn {
     pub at: u64,
     /// [`TurnRequest::inputs`](crate::turn::TurnRequest::inputs) of that turn.
     pub inputs: String,
-    /// `look_again` of the plan that it finished with, in milliseconds.
+    /// When that plan wanted to look again, in milliseconds; sooner where a write of it was held back.
     pub look_again: Option<u64>,
 }
 

@@ -82,7 +82,7 @@ pub(super) fn finish(desk: &mut Desk<'_>, facts: Option<Facts>, all_ready: bool,
             }
         }
         Some(Facts::Cluster(facts)) => {
-            cluster(&mut draft, facts);
+            cluster(&mut draft, facts, desk.job.failure_domains_as_map);
             provisioned |= all_ready && desk.problems.is_empty();
             if all_ready {
                 state = Condition::yes("Ready", "Ready");
@@ -149,6 +149,12 @@ fn worth_recording(desk: &Desk<'_>) -> bool {
     if !desk.job.states_are_shared {
         for part in written.parts.values_mut().chain(wanted.parts.values_mut()) {
             part.state = None;
+        }
+        // An operation that was seen, and not begun here, is seen again.
+        for (name, part) in &mut wanted.parts {
+            if written.parts.get(name).is_some_and(|part| part.operation.is_none()) {
+                part.operation = None;
+            }
         }
         wanted.parts.retain(|_, part| !part.borrowed);
         written.parts.retain(|_, part| !part.borrowed);
@@ -247,7 +253,7 @@ fn machine(draft: &mut Draft, facts: &MachineFacts) {
     own_fields(draft, &facts.status);
 }
 
-fn cluster(draft: &mut Draft, facts: &ClusterFacts) {
+fn cluster(draft: &mut Draft, facts: &ClusterFacts, as_map: bool) {
     if let Some(new) = &facts.control_plane_endpoint {
         if endpoint(&draft.new).is_none() {
             draft.new.set("/spec/controlPlaneEndpoint", json!({"host": new.host, "port": new.port}));
@@ -260,19 +266,25 @@ fn cluster(draft: &mut Draft, facts: &ClusterFacts) {
     let mut domains = facts.failure_domains.clone();
     domains.sort_by(|a, b| a.name.cmp(&b.name));
     if !domains.is_empty() || draft.new.at("/status/failureDomains").is_some() {
-        let list: Vec<Value> = domains
-            .into_iter()
-            .map(|domain| {
-                let mut value = Map::new();
-                value.insert("name".into(), domain.name.into());
-                value.insert("controlPlane".into(), domain.control_plane.into());
-                if !domain.attributes.is_empty() {
-                    value.insert("attributes".into(), json!(domain.attributes));
-                }
-                Value::Object(value)
-            })
-            .collect();
-        draft.new.set("/status/failureDomains", list.into());
+        let each = domains.into_iter().map(|domain| {
+            let mut value = Map::new();
+            value.insert("name".into(), domain.name.clone().into());
+            value.insert("controlPlane".into(), domain.control_plane.into());
+            if !domain.attributes.is_empty() {
+                value.insert("attributes".into(), json!(domain.attributes));
+            }
+            (domain.name, value)
+        });
+        let all = if as_map {
+            let unnamed = each.map(|(name, mut value)| {
+                value.shift_remove("name");
+                (name, Value::Object(value))
+            });
+            Value::Object(unnamed.collect())
+        } else {
+            Value::Array(each.map(|(_, value)| Value::Object(value)).collect())
+        };
+        draft.new.set("/status/failureDomains", all);
     }
     own_fields(draft, &facts.status);
 }
@@ -327,9 +339,8 @@ fn ready_condition(desk: &Desk<'_>, draft: &mut Draft, facts: Option<&Facts>, st
         all.join("; ")
     };
     let ready = if let Some(problem) = desk.problems.first() {
-        let all: Vec<&str> = desk.problems.iter().map(|problem| problem.message.as_str()).collect();
         let reason = if desk.vanished.is_empty() { problem.reason.as_str() } else { "InfrastructureDeleted" };
-        Condition::no("Ready", reason, all.join("; "))
+        Condition::no("Ready", reason, provider::messages(&desk.problems))
     } else if let Some(bad) = bad.filter(|bad| bad.kind == "Ready" || state.status == Status::True) {
         let message = if bad.message.is_empty() { bad.kind } else { bad.message };
         Condition::no("Ready", &bad.reason, message)

@@ -6,6 +6,8 @@
 
 mod facts;
 mod node;
+#[cfg(test)]
+mod scene;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -155,6 +157,7 @@ pub fn decide(key: &ObjectKey, served: &Served, view: &dyn View, now: u64) -> Re
         subject: Arc::clone(&object),
         served: served.clone(),
         states_are_shared: !is_machine,
+        failure_domains_as_map: view.contract(object.group(), object.kind())?.as_deref() == Some("v1beta1"),
         owner_key: owner_key(&object),
         finalizer,
         holder: view.holder(),
@@ -255,8 +258,7 @@ impl InfraRoutine {
         let lasting = age >= provider::PATIENCE;
         if let Some(problem) = desk.problems.first() {
             plan.events.extend(provider::warning(&desk.subject, problem));
-            let all: Vec<&str> = desk.problems.iter().map(|p| p.message.as_str()).collect();
-            draft.condition(Condition::no("Ready", &problem.reason, all.join("; ")));
+            draft.condition(Condition::no("Ready", &problem.reason, provider::messages(&desk.problems)));
         } else if lasting {
             let all: Vec<&str> = desk.notes.iter().map(|note| note.message.as_str()).collect();
             draft.condition(Condition::no("Ready", "Deleting", all.join("; ")));

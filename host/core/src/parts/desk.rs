@@ -22,6 +22,8 @@ pub(crate) struct Job {
     pub served: Served,
     /// It is an InfraCluster: the states of its parts are read by its machines, so a new state is put on record.
     pub states_are_shared: bool,
+    /// Its kind speaks contract v1beta1, where failure domains are a map.
+    pub failure_domains_as_map: bool,
     /// Its owner key.
     pub owner_key: String,
     /// Its finalizer.

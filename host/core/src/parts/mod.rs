@@ -15,6 +15,3 @@ mod removal;
 pub(crate) use desk::{Desk, Job};
 pub(crate) use live::bring_up;
 pub(crate) use removal::take_down;
-
-#[cfg(test)]
-mod tests;
