@@ -10,6 +10,7 @@ pub mod api;
 pub mod cloud;
 pub mod files;
 pub mod kubeadm;
+pub mod node;
 pub mod shell;
 
 pub use cloud::{JournalError, Simulator, SimulatorError, SimulatorOptions};

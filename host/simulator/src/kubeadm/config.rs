@@ -265,7 +265,7 @@ fn yaml_options() -> serde_saphyr::Options {
 }
 
 /// One YAML document; none where it is not well-formed.
-pub(super) fn yaml(text: &str) -> Option<Value> {
+pub(crate) fn yaml(text: &str) -> Option<Value> {
     serde_saphyr::from_str_with_options(text, yaml_options()).ok()
 }
 

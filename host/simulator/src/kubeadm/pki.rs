@@ -144,8 +144,8 @@ impl Authority {
         made().map_err(|error| KubeadmError::Other(format!("a certificate cannot be signed: {error}")))
     }
 
-    /// Signs a kubelet's certificate request (PEM), whose subject must be `expected` in the group `system:nodes`.
-    pub fn sign_kubelet_request(&self, request_pem: &str) -> Result<String, String> {
+    /// Signs a kubelet's certificate request (PEM): its subject must be a node's, and that of `own` where given.
+    pub fn sign_kubelet_request(&self, request_pem: &str, own: Option<&str>) -> Result<String, String> {
         let request = rcgen::CertificateSigningRequestParams::from_pem(request_pem)
             .map_err(|error| format!("the certificate request cannot be read: {error}"))?;
         let text = |kind: &DnType| match request.params.distinguished_name.get(kind) {
@@ -154,7 +154,7 @@ impl Authority {
             _ => String::new(),
         };
         let (user, group) = (text(&DnType::CommonName), text(&DnType::OrganizationName));
-        if !user.starts_with("system:node:") || group != "system:nodes" {
+        if !user.starts_with("system:node:") || group != "system:nodes" || own.is_some_and(|own| own != user) {
             return Err("the subject of the certificate request is not that of a node".into());
         }
         let mut params = leaf(&user, &["system:nodes"]);

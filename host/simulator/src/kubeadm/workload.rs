@@ -103,7 +103,7 @@ impl Admission for Signer {
         }
         match (request.resource.as_str(), request.subresource.as_str()) {
             ("certificatesigningrequests", "") if request.operation == Operation::Create => {
-                self.sign_request(&request.user, &request.name, object);
+                self.sign_request(&request.user, object);
             }
             ("secrets", "") if request.namespace == "kube-system" => {
                 if let Some(id) = request.name.strip_prefix("bootstrap-token-") {
@@ -123,17 +123,18 @@ impl Signer {
     }
 
     /// Approves and signs a kubelet's request: of a machine with a bootstrap token for any node, of a node for itself.
-    fn sign_request(&self, user: &User, name: &str, object: &Value) {
+    fn sign_request(&self, user: &User, object: &mut Value) {
         let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
         let may = user.is_in("system:bootstrappers") || user.is_in("system:nodes");
         if text("/spec/signerName") != KUBELET_CLIENT || !may {
             return;
         }
+        let own = (!user.is_in("system:bootstrappers")).then_some(user.name.as_str());
         let engine = base64::engine::general_purpose::STANDARD;
         let request = engine.decode(text("/spec/request")).ok().and_then(|bytes| String::from_utf8(bytes).ok());
         let signed = request
             .ok_or_else(|| "the request is no PEM".to_owned())
-            .and_then(|pem| self.ca.sign_kubelet_request(&pem));
+            .and_then(|pem| self.ca.sign_kubelet_request(&pem, own));
         let now = super::objects::time(jiff::Timestamp::now());
         let condition = |kind: &str, reason: &str, message: &str| json!([{"type": kind, "status": "True", "reason": reason, "message": message, "lastUpdateTime": now, "lastTransitionTime": now}]);
         let status = match signed {
@@ -143,10 +144,9 @@ impl Signer {
             }),
             Err(reason) => json!({"conditions": condition("Failed", "SignerValidationFailure", &reason)}),
         };
-        self.later(
-            format!("/apis/certificates.k8s.io/v1/certificatesigningrequests/{name}/status"),
-            json!({"status": status}),
-        );
+        if let Some(fields) = object.as_object_mut() {
+            fields.insert("status".into(), status);
+        }
     }
 
     /// Signs `cluster-info` with a token, or takes the signature away.
@@ -171,25 +171,6 @@ impl Signer {
                 != signature.as_deref()
             {
                 let _ = api::merge(&*api, path, &json!({"data": {key: signature}})).await;
-            }
-        });
-    }
-
-    /// Sends a patch once the object that is being admitted is stored.
-    fn later(&self, path: String, patch: Value) {
-        let Some(api) = self.way_in() else {
-            return;
-        };
-        let Ok(runtime) = tokio::runtime::Handle::try_current() else {
-            return;
-        };
-        runtime.spawn(async move {
-            // The object is stored right after the hook returns; a few turns of the runtime are enough, a refused creation is never seen.
-            for attempt in 0..10u64 {
-                match api::merge(&*api, &path, &patch).await {
-                    Ok(answer) if answer.status == 404 => tokio::time::sleep(Duration::from_millis(2 << attempt)).await,
-                    _ => return,
-                }
             }
         });
     }

@@ -82,8 +82,10 @@ fn only_nodes_get_a_kubelets_certificate() {
     let (certificate, key) = authority(&rcgen::PKCS_ECDSA_P256_SHA256);
     let authority = Authority::new(&certificate, &key.serialize_pem()).unwrap();
     let (_, request) = kubelet_request("n1").unwrap();
-    let signed = authority.sign_kubelet_request(&request).unwrap();
+    let signed = authority.sign_kubelet_request(&request, None).unwrap();
     let der = &certificates(signed.as_bytes()).unwrap()[0];
+    assert!(authority.sign_kubelet_request(&request, Some("system:node:n1")).is_ok());
+    assert!(authority.sign_kubelet_request(&request, Some("system:node:n2")).is_err());
     let (_, parsed) = x509_parser::certificate::X509Certificate::from_der(der).unwrap();
     assert_eq!(parsed.subject().to_string(), "O=system:nodes, CN=system:node:n1");
     assert!(parsed.validity().is_valid());
@@ -91,6 +93,6 @@ fn only_nodes_get_a_kubelets_certificate() {
     let other = KeyPair::generate().unwrap();
     for (user, group) in [("admin", "system:masters"), ("system:node:n", "system:masters"), ("x", "system:nodes")] {
         let request = leaf(user, &[group]).serialize_request(&other).unwrap().pem().unwrap();
-        assert!(authority.sign_kubelet_request(&request).is_err(), "{user} {group}");
+        assert!(authority.sign_kubelet_request(&request, None).is_err(), "{user} {group}");
     }
 }

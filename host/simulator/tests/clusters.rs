@@ -1,0 +1,242 @@
+//! Clusters of simulated machines, from boot data to Nodes, through real HTTP and TLS.
+
+mod support;
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use support::{Cloud, Secrets, ask, cluster, options, ready, until};
+
+#[tokio::test]
+async fn machines_become_a_cluster() {
+    let cloud = Cloud::start(options()).await;
+    let secrets = Secrets::new();
+    let endpoint = cloud.balancer("ns.c").await;
+    let refused = tokio::net::TcpStream::connect(&endpoint).await.unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
+
+    cloud.machine("ns.c-cp", "ns.c", true, &secrets.init(&endpoint, "")).await;
+    assert_eq!(cloud.joined("ns.c-cp").await.unwrap(), "c-cp");
+    let client = secrets.admin(&endpoint);
+    let node = until("the API", async || ask(&client, "GET", "/api/v1/nodes/c-cp", None).await.ok()).await;
+    assert_eq!(node["spec"]["providerID"], "simulated://ns.c-cp");
+    assert_eq!(node["spec"]["taints"][0]["key"], "node-role.kubernetes.io/control-plane");
+    assert_eq!(node["status"]["nodeInfo"]["kubeletVersion"], "v1.35.1");
+    assert_eq!(node["metadata"]["labels"]["topology.kubernetes.io/zone"], "a");
+
+    let get = async |path: &str| ask(&client, "GET", path, None).await.unwrap();
+    let config = get("/api/v1/namespaces/kube-system/configmaps/kubeadm-config").await;
+    assert!(config["data"]["ClusterConfiguration"].as_str().unwrap().contains("v1.35.1"));
+    let pods = get("/api/v1/namespaces/kube-system/pods").await;
+    let mut running: Vec<&str> = Vec::new();
+    for pod in pods["items"].as_array().unwrap() {
+        assert_eq!(pod["status"]["phase"], "Running");
+        running.push(pod["metadata"]["name"].as_str().unwrap());
+    }
+    running.sort();
+    assert_eq!(running, ["etcd-c-cp", "kube-apiserver-c-cp", "kube-controller-manager-c-cp", "kube-scheduler-c-cp"]);
+    get("/apis/apps/v1/namespaces/kube-system/deployments/coredns").await;
+    get("/apis/apps/v1/namespaces/kube-system/daemonsets/kube-proxy").await;
+    get("/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/c-cp").await;
+
+    ask(&client, "POST", "/api/v1/namespaces/kube-system/secrets", Some(&secrets.token_secret())).await.unwrap();
+    // cluster-info is signed for the token.
+    until("the signature", async || {
+        let info = get("/api/v1/namespaces/kube-public/configmaps/cluster-info").await;
+        info["data"]["jws-kubeconfig-abcdef"].as_str().map(str::to_owned)
+    })
+    .await;
+    cloud.machine("ns.c-w", "ns.c", false, &secrets.join(&endpoint, &secrets.bearer(), &secrets.hash())).await;
+    assert_eq!(cloud.joined("ns.c-w").await.unwrap(), "c-w");
+    let node = get("/api/v1/nodes/c-w").await;
+    assert_eq!(node["spec"]["providerID"], "simulated://ns.c-w");
+    assert_eq!(node["spec"]["taints"], json!([{"key": "node.cluster.x-k8s.io/uninitialized", "effect": "NoSchedule"}]));
+    assert!(node["metadata"]["labels"].get("node-role.kubernetes.io/control-plane").is_none());
+    assert_eq!(ready(&client, "c-w").await, "True");
+
+    // A second control-plane machine shares the objects.
+    let join = secrets.join(&endpoint, &secrets.bearer(), &secrets.hash());
+    let join = join.replace("    nodeRegistration:", "    controlPlane: {localAPIEndpoint: {bindPort: 6443}}\n    nodeRegistration:");
+    let join = join.replace("write_files:\n", &format!("write_files:\n{}", secrets.files("")));
+    cloud.machine("ns.c-cp2", "ns.c", true, &join).await;
+    assert_eq!(cloud.joined("ns.c-cp2").await.unwrap(), "c-cp2");
+    cloud.fault("ns.c-cp", "kill").await;
+    until("the other API server", async || ask(&client, "GET", "/api/v1/nodes/c-w", None).await.ok()).await;
+    until("the loss to be seen", async || (ready(&client, "c-cp").await == "Unknown").then_some(())).await;
+
+    // What a machine shows of itself, and what exists.
+    let machine = cloud.get("machines/ns.c-w").await;
+    assert_eq!(machine["state"], "running");
+    assert_eq!(machine["providerID"], "simulated://ns.c-w");
+    assert_eq!(machine["addresses"][1], json!({"type": "Hostname", "address": "c-w"}));
+    assert!(machine["console"].as_array().unwrap().iter().any(|line| line == "This node has joined the cluster."));
+    assert!(!machine.to_string().contains("0123456789abcdef"));
+    let clusters = cloud.get("clusters").await;
+    assert_eq!(clusters["items"][0]["controlPlaneMachines"], json!(["ns.c-cp", "ns.c-cp2"]));
+    assert_eq!(cloud.get("machines?owner=owner-of-ns.c-w").await["items"].as_array().unwrap().len(), 1);
+
+    // Deleted machines are gone, and with the last control-plane machine the cluster is.
+    for name in ["ns.c-w", "ns.c-cp", "ns.c-cp2"] {
+        let (status, _) = cloud.call("DELETE", &format!("machines/{name}"), None).await;
+        assert_eq!(status, 202);
+        until("the machine to go", async || (cloud.call("GET", &format!("machines/{name}"), None).await.0 == 404).then_some(())).await;
+    }
+    assert_eq!(cloud.get("clusters").await["items"], json!([]));
+    assert!(ask(&client, "GET", "/api/v1/nodes", None).await.is_err());
+    assert_eq!(cloud.call("DELETE", "load-balancers/ns.c", None).await.0, 204);
+    assert_eq!(cloud.call("GET", "load-balancers/ns.c", None).await.0, 404);
+    cloud.simulator.shutdown().await;
+}
+
+#[tokio::test]
+async fn wrong_boot_data_is_seen() {
+    let cloud = Cloud::start(options()).await;
+    let (secrets, endpoint, _client) = cluster(&cloud, "ns").await;
+    let other = Secrets::new();
+    let good_hash = secrets.hash();
+    let join = |token: &str, hash: &str| secrets.join(&endpoint, token, hash);
+    for (name, data, part) in [
+        ("wrong-secret", join("abcdef.fedcba9876543210", &good_hash), "the token abcdef"),
+        ("wrong-token", join("fedcba.fedcba9876543210", &good_hash), "the token fedcba"),
+        ("no-token", join("nonsense", &good_hash), "form"),
+        ("wrong-hash", join(&secrets.bearer(), &other.hash()), "caCertHashes"),
+        ("no-ca-key", secrets.init(&endpoint, "ca.key"), "/etc/kubernetes/pki/ca.key is missing"),
+        ("no-sa-key", secrets.init(&endpoint, "sa.key"), "/etc/kubernetes/pki/sa.key is missing"),
+        ("no-config", "#cloud-config\nruncmd: ['kubeadm init --config /none']\n".to_owned(), "/none"),
+        ("no-kubeadm", "#cloud-config\nruncmd: [echo hello]\n".to_owned(), "nothing in it made this machine a node"),
+        ("not-yaml", "#cloud-config\nruncmd: [\n".to_owned(), "line"),
+        ("a-script", "#!/bin/sh\n".to_owned(), "script"),
+        ("nothing", String::new(), "empty"),
+    ] {
+        cloud.machine(name, "ns.c", false, &data).await;
+        let error = cloud.joined(name).await.unwrap_err();
+        assert!(error.contains(part), "{name}: {error}");
+        let machine = cloud.get(&format!("machines/{name}")).await;
+        assert_eq!(machine["state"], "running", "{name}");
+        assert!(machine["console"].to_string().contains("error: "), "{name}: {machine}");
+        assert!(!machine.to_string().contains("fedcba9876543210"), "{name}: {machine}");
+    }
+    cloud.simulator.shutdown().await;
+}
+
+#[tokio::test]
+async fn machines_break_and_come_back() {
+    let cloud = Cloud::start(options()).await;
+    let (_, endpoint, client) = cluster(&cloud, "ns").await;
+    let is = async |status: &str| {
+        until(&format!("the Node to be {status}"), async || (ready(&client, "w").await == status).then_some(())).await;
+    };
+    // The part behind the first dot is the host name.
+    is("True").await;
+    for (fault, status) in [
+        ("stop", "False"),
+        ("stop", "Unknown"),
+        ("start", "True"),
+        ("kill", "Unknown"),
+        ("start", "True"),
+        ("fail", "Unknown"),
+        ("start", "True"),
+        ("freeze", "Unknown"),
+        ("thaw", "True"),
+        ("cut-network", "Unknown"),
+        ("restore-network", "True"),
+    ] {
+        cloud.fault("ns.w", fault).await;
+        is(status).await;
+    }
+    for (fault, state) in [("stop", "stopped"), ("start", "running"), ("fail", "failed"), ("start", "running")] {
+        cloud.fault("ns.w", fault).await;
+        assert_eq!(cloud.get("machines/ns.w").await["state"], state);
+    }
+
+    // A frozen control plane takes connections and answers nothing; a cut one is not forwarded to.
+    cloud.fault("ns.cp", "freeze").await;
+    let asked = ask(&client, "GET", "/api/v1/nodes", None);
+    assert!(tokio::time::timeout(Duration::from_millis(200), asked).await.is_err());
+    assert!(tokio::net::TcpStream::connect(&endpoint).await.is_ok());
+    cloud.fault("ns.cp", "thaw").await;
+    is("True").await;
+    cloud.fault("ns.cp", "cut-network").await;
+    until("the API to be refused", async || tokio::net::TcpStream::connect(&endpoint).await.err()).await;
+    cloud.fault("ns.cp", "restore-network").await;
+    until("the API", async || ask(&client, "GET", "/api/v1/nodes", None).await.ok()).await;
+    // Its objects survive a power cut of the only control-plane machine.
+    cloud.fault("ns.cp", "kill").await;
+    until("the API to be refused", async || tokio::net::TcpStream::connect(&endpoint).await.err()).await;
+    cloud.fault("ns.cp", "start").await;
+    is("True").await;
+
+    cloud.fault("ns.w", "lose").await;
+    assert_eq!(cloud.call("GET", "machines/ns.w", None).await.0, 404);
+    is("Unknown").await;
+    let (status, body) = cloud.call("POST", "machines/ns.cp/faults", Some(json!({"fault": "melt"}))).await;
+    assert_eq!((status, body["error"]["field"].as_str()), (400, Some("fault")));
+    cloud.simulator.shutdown().await;
+}
+
+#[tokio::test]
+async fn everything_is_there_again_after_a_restart() {
+    let directory = tempfile::tempdir().unwrap();
+    let with_state = || capstan_simulator::SimulatorOptions { state: Some(directory.path().to_owned()), ..options() };
+    let cloud = Cloud::start(with_state()).await;
+    let (_, endpoint, client) = cluster(&cloud, "ns").await;
+    ask(&client, "POST", "/api/v1/namespaces/default/configmaps", Some(&json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "kept"}})))
+        .await
+        .unwrap();
+    cloud.machine("ns.odd", "ns.c", false, "#cloud-config\nruncmd: [echo hello]\n").await;
+    cloud.joined("ns.odd").await.unwrap_err();
+    let before: Vec<Value> = vec![cloud.get("machines").await, cloud.get("load-balancers").await];
+    let second = capstan_simulator::Simulator::start(with_state()).await.err().unwrap().to_string();
+    assert!(second.contains("in use by another process"), "{second}");
+    cloud.simulator.shutdown().await;
+    assert!(tokio::net::TcpStream::connect(&endpoint).await.is_err());
+
+    let cloud = Cloud::start(with_state()).await;
+    assert_eq!(cloud.get("load-balancers").await, before[1]);
+    until("the API", async || ask(&client, "GET", "/api/v1/namespaces/default/configmaps/kept", None).await.ok()).await;
+    until("the worker", async || (ready(&client, "w").await == "True").then_some(())).await;
+    until("all machines to run", async || {
+        let machines = cloud.get("machines").await;
+        machines["items"].as_array().unwrap().iter().all(|machine| machine["state"] == "running").then_some(())
+    })
+    .await;
+    assert_eq!(cloud.get("machines").await, before[0]);
+    // A machine that was lost meanwhile is noticed all the same, and what is deleted stays so.
+    let (status, _) = cloud.call("DELETE", "machines/ns.w", None).await;
+    assert_eq!(status, 202);
+    until("the loss to be seen", async || (ready(&client, "w").await == "Unknown").then_some(())).await;
+    cloud.simulator.shutdown().await;
+    let cloud = Cloud::start(with_state()).await;
+    assert_eq!(cloud.call("GET", "machines/ns.w", None).await.0, 404);
+    cloud.simulator.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fifty_clusters_fit_beside_each_other() {
+    let cloud = Cloud::start(options()).await;
+    let cloud = &cloud;
+    let mut clusters = Vec::new();
+    for number in 0..50 {
+        let secrets = Secrets::new();
+        let name = format!("ns{number}.c");
+        let endpoint = cloud.balancer(&name).await;
+        // Workers wait for their control plane: their token is there once it is.
+        cloud.machine(&format!("ns{number}.cp"), &name, true, &secrets.init(&endpoint, "")).await;
+        clusters.push((number, name, secrets, endpoint));
+    }
+    for (number, name, secrets, endpoint) in &clusters {
+        cloud.joined(&format!("ns{number}.cp")).await.unwrap();
+        let client = secrets.admin(endpoint);
+        until("the API", async || ask(&client, "POST", "/api/v1/namespaces/kube-system/secrets", Some(&secrets.token_secret())).await.ok()).await;
+        cloud.machine(&format!("ns{number}.w"), name, false, &secrets.join(endpoint, &secrets.bearer(), &secrets.hash())).await;
+    }
+    let mut addresses = std::collections::BTreeSet::new();
+    for (number, _, secrets, endpoint) in &clusters {
+        assert_eq!(cloud.joined(&format!("ns{number}.w")).await.unwrap(), "w");
+        let nodes = ask(&secrets.admin(endpoint), "GET", "/api/v1/nodes", None).await.unwrap();
+        let ids: Vec<&str> = nodes["items"].as_array().unwrap().iter().map(|node| node["spec"]["providerID"].as_str().unwrap()).collect();
+        assert_eq!(ids, [format!("simulated://ns{number}.cp"), format!("simulated://ns{number}.w")]);
+        addresses.insert(endpoint.clone());
+    }
+    assert_eq!(addresses.len(), 50);
+}
