@@ -55,6 +55,9 @@ pub enum Applied {
     HeldBack(Duration),
 }
 
+/// Called after each effect on the outside.
+pub type AfterEffect = Arc<dyn Fn() + Send + Sync>;
+
 /// Carries out writes. Cheap to clone.
 #[derive(Clone)]
 pub struct Applier {
@@ -70,11 +73,18 @@ struct Shared {
     written: Mutex<HashMap<ObjectKey, Instant>>,
     sent: AtomicU64,
     conflicts: AtomicU64,
+    after_effect: Option<AfterEffect>,
 }
 
 impl Applier {
     /// Without a Lease everything may be changed always.
-    pub fn new(management: Mirror, workloads: Arc<Workloads>, mint: Mint, lease: Option<Lease>) -> Self {
+    pub fn new(
+        management: Mirror,
+        workloads: Arc<Workloads>,
+        mint: Mint,
+        lease: Option<Lease>,
+        after_effect: Option<AfterEffect>,
+    ) -> Self {
         Self {
             shared: Arc::new(Shared {
                 management,
@@ -84,6 +94,7 @@ impl Applier {
                 written: Mutex::default(),
                 sent: AtomicU64::new(0),
                 conflicts: AtomicU64::new(0),
+                after_effect,
             }),
         }
     }
@@ -96,6 +107,13 @@ impl Applier {
     /// Changing requests sent to the management cluster, and conflicts among them.
     pub fn counts(&self) -> (u64, u64) {
         (self.shared.sent.load(Ordering::Relaxed), self.shared.conflicts.load(Ordering::Relaxed))
+    }
+
+    /// Something outside has changed.
+    pub fn had_effect(&self) {
+        if let Some(after_effect) = &self.shared.after_effect {
+            after_effect();
+        }
     }
 
     /// Carries out one write.
@@ -160,6 +178,7 @@ impl Applier {
             written.insert(object.key(), now);
         }
         self.shared.management.wrote(object);
+        self.had_effect();
     }
 
     fn count(&self, outcome: Result<Object, WireError>) -> Result<Object, WireError> {
@@ -234,6 +253,7 @@ impl Applier {
             }
             Ok(None) => {
                 self.shared.management.deleted(key, uid);
+                self.had_effect();
                 Ok(())
             }
             Err(error) => Err(self.after_failure("delete", &resource, key, error).await),
@@ -366,6 +386,7 @@ impl Applier {
                 }
             }
         }
+        self.had_effect();
         Ok(())
     }
 

@@ -1,5 +1,7 @@
 //! ProviderModule and Endpoint: what whoever runs components is told of them, and what their status says.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 use capstan_api::{Object, ObjectKey};
 use serde_json::{Value, json};
@@ -27,16 +29,25 @@ pub trait Installer: Send + Sync {
     async fn install(&self, crds: &[Object]) -> Result<(), String>;
 }
 
+/// What came of looking at an object.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Looked {
+    /// The object's new `status`, complete; `None`: it is left as it is.
+    pub status: Option<Value>,
+    /// When to look again although the object did not change.
+    pub look_again: Option<Duration>,
+}
+
 /// Whoever loads components; the `capstan` binary. A module or endpoint that cannot be used says so in its status and
 /// disturbs no other.
 #[async_trait]
 pub trait Modules: Send + Sync {
     /// Brings what serves under this name in line with the object (`None`: it is gone): loads it when it is new or its
-    /// spec has changed, installs its CRDs, then lets it serve. Returns the object's new `status`, complete.
-    async fn module(&self, name: &str, module: Option<&Object>, installer: &dyn Installer) -> Option<Value>;
+    /// spec has changed, installs its CRDs, then lets it serve.
+    async fn module(&self, name: &str, module: Option<&Object>, installer: &dyn Installer) -> Looked;
 
-    /// An endpoint as it is now (`None`: it is gone). Returns the object's new `status`, complete.
-    async fn endpoint(&self, namespace: &str, name: &str, endpoint: Option<&Object>) -> Option<Value>;
+    /// An endpoint as it is now (`None`: it is gone).
+    async fn endpoint(&self, namespace: &str, name: &str, endpoint: Option<&Object>) -> Looked;
 }
 
 impl Installer for Wire {
@@ -66,16 +77,16 @@ pub async fn work(
     key: &ObjectKey,
     object: Option<&Object>,
 ) -> Ended {
-    let status = if key.kind == PROVIDER_MODULE {
+    let looked = if key.kind == PROVIDER_MODULE {
         modules.module(&key.name, object, wire).await
     } else {
         modules.endpoint(&key.namespace, &key.name, object).await
     };
-    let (Some(status), Some(object)) = (status, object) else { return Ended::Done(None) };
+    let (Some(status), Some(object)) = (looked.status, object) else { return Ended::Done(looked.look_again) };
     let patch = json!({"status": replace(object.at("/status"), status)});
     let write = Write::PatchStatus { key: key.clone(), patch, urgency: Urgency::Now };
     match applier.write(&write).await {
-        Ok(Applied::Done(_)) => Ended::Done(None),
+        Ok(Applied::Done(_)) => Ended::Done(looked.look_again),
         Ok(Applied::HeldBack(wait)) => Ended::Done(Some(wait)),
         Err(Stopped::Conflict(_)) => Ended::Again,
         Err(error) => {

@@ -10,14 +10,15 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use capstan_api::{Object, ObjectKey};
+use capstan_core::contract::Effect;
 use capstan_core::plan::{EventNote, Plan, Write};
 use capstan_core::turn::{Mint, Step, Told, TurnRequest};
-use capstan_core::view::{NotNow, Place, Select, View};
+use capstan_core::view::{LastTurn, NotNow, Place, Select, View};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument;
 
-use crate::apply::{Applied, Applier, Stopped};
+use crate::apply::{AfterEffect, Applied, Applier, Stopped};
 use crate::dependencies::{Dependencies, Topic};
 use crate::events::{Events, Note, Reference};
 use crate::lease::Lease;
@@ -26,7 +27,7 @@ use crate::modules::{self, Modules};
 use crate::now_ms;
 use crate::providers::Providers;
 use crate::queue::{Ended, Queue};
-use crate::view::Snapshot;
+use crate::view::{LastTurns, Snapshot, Sources};
 use crate::wakeup::Wakeup;
 use crate::wire::Wire;
 use crate::workload::Workloads;
@@ -62,6 +63,9 @@ pub struct Options {
     pub lease: Option<(String, String)>,
     /// How many objects are worked on at once.
     pub concurrency: usize,
+    /// Called after each effect: a write to the management or a workload cluster, a changing request of a provider. For
+    /// tests that end the process between any two of them.
+    pub after_effect: Option<AfterEffect>,
 }
 
 /// Numbers since the start, and of now.
@@ -106,6 +110,7 @@ struct Inner {
     providers: Arc<dyn Providers>,
     modules: Option<Arc<dyn Modules>>,
     lease: Option<Lease>,
+    last_turns: LastTurns,
     decisions: AtomicU64,
     turns: AtomicU64,
     failures: AtomicU64,
@@ -133,7 +138,13 @@ impl Runner {
         let workloads = Arc::new(Workloads::new(management.clone(), on_state, listener));
         let _ = wakeup.workloads.set(Arc::downgrade(&workloads));
         let inner = Arc::new(Inner {
-            applier: Applier::new(management.clone(), workloads.clone(), crate::mint::Mint::default(), lease.clone()),
+            applier: Applier::new(
+                management.clone(),
+                workloads.clone(),
+                crate::mint::Mint::default(),
+                lease.clone(),
+                options.after_effect,
+            ),
             events: Events::start(wire),
             queue,
             wakeup,
@@ -144,6 +155,7 @@ impl Runner {
             providers: options.providers,
             modules: options.modules,
             lease,
+            last_turns: LastTurns::default(),
             decisions: AtomicU64::new(0),
             turns: AtomicU64::new(0),
             failures: AtomicU64::new(0),
@@ -182,6 +194,11 @@ impl Runner {
     /// The caches of the management cluster.
     pub fn management(&self) -> &Mirror {
         &self.inner.management
+    }
+
+    /// Counts up with every change of the management cluster's caches.
+    pub fn changes(&self) -> tokio::sync::watch::Receiver<u64> {
+        self.inner.wakeup.changes.subscribe()
     }
 
     /// Waits until all of these kinds (group, kind) are served.
@@ -257,6 +274,7 @@ impl Inner {
         while changes.changed().await.is_ok() {
             let now = self.providers.kinds();
             for (group, kind) in before.iter().chain(&now) {
+                self.last_turns.forget_kind(group, kind);
                 for reader in self.dependencies.readers_of_kind(group, kind) {
                     self.queue.add(reader);
                 }
@@ -312,7 +330,15 @@ impl Inner {
 
     fn decide(&self, key: &Arc<ObjectKey>) -> Result<Plan, Ended> {
         self.decisions.fetch_add(1, Ordering::Relaxed);
-        let view = Snapshot::new(key.clone(), &self.dependencies, &self.management, &self.workloads, &*self.providers);
+        let sources = Sources {
+            dependencies: &self.dependencies,
+            management: &self.management,
+            workloads: &self.workloads,
+            providers: &*self.providers,
+            last_turns: &self.last_turns,
+            holder: self.lease.as_ref().map_or("", Lease::identity),
+        };
+        let view = Snapshot::new(key.clone(), sources);
         let decided = std::panic::catch_unwind(AssertUnwindSafe(|| self.rules.decide(key, &view, now_ms())));
         view.settle();
         match decided {
@@ -320,6 +346,7 @@ impl Inner {
                 if matches!(self.management.get(key), Ok(None)) && plan.is_empty() {
                     self.dependencies.settle(key, Default::default());
                     self.queue.forget(key);
+                    self.last_turns.forget(key);
                     return Err(Ended::Done(None));
                 }
                 Ok(plan)
@@ -342,10 +369,16 @@ impl Inner {
         }
         self.note(std::mem::take(&mut plan.events));
         if let Some(turn) = plan.turn.take() {
+            let inputs = turn.inputs.clone();
             match self.turn(turn).await {
                 Ok(mut finish) => {
-                    if let Err(stopped) = self.write_all(&mut finish).await {
-                        return self.stopped(&stopped);
+                    let look_again =
+                        finish.look_again.map(|after| u64::try_from(after.as_millis()).unwrap_or(u64::MAX));
+                    match self.write_all(&mut finish).await {
+                        Ok(false) => self.last_turns.set(key, LastTurn { at: now_ms(), inputs, look_again }),
+                        // What was held back is found out again by another turn.
+                        Ok(true) => self.last_turns.forget(key),
+                        Err(stopped) => return self.stopped(&stopped),
                     }
                     self.note(std::mem::take(&mut finish.events));
                     if let Some(after) = finish.look_again {
@@ -359,8 +392,9 @@ impl Inner {
         Ended::Done(plan.look_again)
     }
 
-    /// Carries out the writes of a plan in order. What is held back makes the plan look again.
-    async fn write_all(&self, plan: &mut Plan) -> Result<(), Stopped> {
+    /// Carries out the writes of a plan in order. What is held back makes the plan look again; `true` when something is.
+    async fn write_all(&self, plan: &mut Plan) -> Result<bool, Stopped> {
+        let mut held_back = false;
         let writes = std::mem::take(&mut plan.writes);
         let mut rest = writes.as_slice();
         while let Some((first, more)) = rest.split_first() {
@@ -377,10 +411,11 @@ impl Inner {
             }
             if let Applied::HeldBack(wait) = self.applier.write(first).await? {
                 plan.look_again_in(wait);
+                held_back = true;
             }
             rest = more;
         }
-        Ok(())
+        Ok(held_back)
     }
 
     fn stopped(&self, stopped: &Stopped) -> Ended {
@@ -412,7 +447,7 @@ impl Inner {
     /// Drives one turn to its end; the plan it ends with.
     async fn turn(&self, request: TurnRequest) -> Result<Plan, Stopped> {
         self.turns.fetch_add(1, Ordering::Relaxed);
-        let TurnRequest { module, input, mut course } = request;
+        let TurnRequest { module, input, inputs: _, mut course } = request;
         let subject = input.subject.key().to_string();
         let failed = |doing: &'static str, why: String| Stopped::Failed { doing, what: subject.clone(), why };
         let mut instance =
@@ -422,7 +457,11 @@ impl Inner {
             match course.next(told, now_ms()) {
                 Step::Call { call, known, granted } => {
                     let may_change = || self.applier.may_change();
-                    told = Told::Called(instance.call(call, known, granted, &may_change).await);
+                    let outcome = instance.call(call, known, granted, &may_change).await;
+                    if outcome.effect != Effect::NotSent {
+                        self.applier.had_effect();
+                    }
+                    told = Told::Called(outcome);
                 }
                 Step::Write(writes) => told = Told::Written(self.write_in_turn(&writes).await?),
                 Step::Mint(Mint::BootstrapToken { namespace, cluster, ttl }) => {

@@ -21,6 +21,8 @@ pub(crate) struct Wakeup {
     pub workloads: OnceLock<Weak<Workloads>>,
     /// Counts up when a kind came, went or changed.
     pub kinds_changed: watch::Sender<u64>,
+    /// Counts up with every change of the management cluster's caches.
+    pub changes: watch::Sender<u64>,
 }
 
 impl Wakeup {
@@ -31,6 +33,7 @@ impl Wakeup {
             decided: RwLock::default(),
             workloads: OnceLock::new(),
             kinds_changed: watch::Sender::new(0),
+            changes: watch::Sender::new(0),
         }
     }
 
@@ -64,6 +67,9 @@ impl Wakeup {
                     self.connections(&source, object.namespace(), object.name(), new.is_none());
                 }
                 self.topics(&touched(&source, old, new));
+                if source.place == Place::Management {
+                    self.changes.send_modify(|n| *n += 1);
+                }
             }
             Notice::Filled(source) => {
                 if is(&source, "apiextensions.k8s.io", "CustomResourceDefinition") {

@@ -260,6 +260,24 @@ impl Wire {
         self.object(Method::PATCH, &uri, content_type, patch).await
     }
 
+    /// Server-side apply with strict validation: unknown and duplicate fields are refused.
+    ///
+    /// # Errors
+    /// What the server says.
+    pub async fn apply_strictly(
+        &self,
+        resource: &Resource,
+        object: &Object,
+        dry_run: bool,
+    ) -> Result<Object, WireError> {
+        let uri = format!(
+            "{}?fieldManager={FIELD_MANAGER}-up&force=true&fieldValidation=Strict{}",
+            resource.path(object.namespace(), object.name()),
+            if dry_run { "&dryRun=All" } else { "" },
+        );
+        self.object(Method::PATCH, &uri, "application/apply-patch+yaml", object).await
+    }
+
     /// Deletes (background propagation) this incarnation (empty: any). The object when it stays until its finalizers
     /// go, `None` when it is gone.
     ///

@@ -1,0 +1,416 @@
+//! The provider modules of this process: loaded from what ProviderModules name, told where Endpoints are.
+//!
+//! A module that cannot be loaded says so in its status and disturbs no other; what served before under its name
+//! goes on. Turns begun before a change end on the component they began with.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use capstan_api::capstan::{Destination, EndpointSpec, ProviderModuleSpec};
+use capstan_api::provider_crds::provider_crds;
+use capstan_api::{Object, time};
+use capstan_cluster::modules::{Installer, Looked, Modules};
+use capstan_cluster::providers::{Providers, Turn};
+use capstan_core::contract::{Granted, KnownPart, Served};
+use capstan_core::turn::{Call, Outcome, TurnInput};
+use capstan_gateway::{Endpoints, Gateway, Origin};
+use capstan_runtime::{Engine, Module};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+/// How often a module that could not be loaded is tried again, so that a repaired file needs no touch.
+const TRY_AGAIN: Duration = Duration::from_secs(10);
+
+/// Where endpoints are, as the gateway asks.
+#[derive(Default)]
+struct Table {
+    /// By namespace and name of the Endpoint.
+    endpoints: RwLock<HashMap<(String, String), Result<capstan_gateway::Destination, String>>>,
+    /// By name of the ProviderModule and of the endpoint in its manifest.
+    defaults: RwLock<HashMap<(String, String), Result<capstan_gateway::Destination, String>>>,
+}
+
+type Entries = RwLock<HashMap<(String, String), Result<capstan_gateway::Destination, String>>>;
+
+fn find(entries: &Entries, first: &str, second: &str) -> Result<Option<capstan_gateway::Destination>, String> {
+    let entries = entries.read().unwrap_or_else(PoisonError::into_inner);
+    let Some(found) = entries.get(&(first.to_owned(), second.to_owned())) else { return Ok(None) };
+    let destination = found.clone()?;
+    if let Origin::UnixSocket(path) = &destination.origin
+        && !path.exists()
+    {
+        return Err(no_socket(path));
+    }
+    Ok(Some(destination))
+}
+
+fn no_socket(path: &Path) -> String {
+    let path = path.display();
+    format!(
+        "the unix socket {path} is not there: start the service that serves it (for Docker: its engine, `systemctl start \
+         docker` or `dockerd`), or point the endpoint at another one (for Docker: set DOCKER_HOST=unix://… and start \
+         `capstan up` again)"
+    )
+}
+
+impl Endpoints for Table {
+    fn endpoint(&self, namespace: &str, name: &str) -> Result<Option<capstan_gateway::Destination>, String> {
+        find(&self.endpoints, namespace, name)
+    }
+
+    fn module_default(&self, module: &str, name: &str) -> Result<Option<capstan_gateway::Destination>, String> {
+        find(&self.defaults, module, name)
+    }
+}
+
+struct Loaded {
+    module: Arc<Module>,
+    /// Kind and what is said of it.
+    served: Vec<(String, Served)>,
+    status: Value,
+}
+
+/// What was last made of a ProviderModule.
+struct Seen {
+    uid: String,
+    generation: i64,
+    problem: Option<String>,
+}
+
+#[derive(Default)]
+struct State {
+    loaded: HashMap<String, Loaded>,
+    seen: HashMap<String, Seen>,
+}
+
+/// The modules of this process.
+pub struct Registry {
+    engine: Engine,
+    gateway: Arc<Gateway>,
+    table: Arc<Table>,
+    state: RwLock<State>,
+    changes: watch::Sender<u64>,
+}
+
+impl Registry {
+    /// None loaded yet.
+    pub fn new(engine: Engine) -> Arc<Self> {
+        let table = Arc::new(Table::default());
+        let gateway = Arc::new(Gateway::new(table.clone(), Arc::new(capstan_gateway::Network::new())));
+        Arc::new(Self { engine, gateway, table, state: RwLock::default(), changes: watch::Sender::new(0) })
+    }
+
+    fn read<T>(&self, read: impl FnOnce(&State) -> T) -> T {
+        read(&self.state.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn write<T>(&self, write: impl FnOnce(&mut State) -> T) -> T {
+        write(&mut self.state.write().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn forget_module(&self, name: &str) {
+        let gone = self.write(|state| {
+            state.seen.remove(name);
+            state.loaded.remove(name)
+        });
+        self.table.defaults.write().unwrap_or_else(PoisonError::into_inner).retain(|(module, _), _| module != name);
+        if gone.is_some() {
+            tracing::info!(module = name, "unloaded");
+            self.changes.send_modify(|n| *n += 1);
+        }
+    }
+
+    fn set_defaults(&self, name: &str, endpoints: &BTreeMap<String, Destination>) {
+        let mut defaults = self.table.defaults.write().unwrap_or_else(PoisonError::into_inner);
+        defaults.retain(|(module, _), _| module != name);
+        for (endpoint, at) in endpoints {
+            defaults.insert(
+                (name.to_owned(), endpoint.clone()),
+                destination(at.url.as_deref(), at.unix_socket.as_deref(), None),
+            );
+        }
+    }
+
+    /// Reads, checks, compiles; installs the CRDs; then lets it serve.
+    async fn load(&self, name: &str, spec: &ProviderModuleSpec, installer: &dyn Installer) -> Result<(), String> {
+        let (engine, path) = (self.engine.clone(), PathBuf::from(&spec.source.file));
+        let own_name = name.to_owned();
+        let (module, digest) = tokio::task::spawn_blocking(move || {
+            let module = Module::load(&engine, &own_name, &path).map_err(|error| error.to_string())?;
+            let digest = module.digest().to_owned();
+            Ok::<_, String>((module, digest))
+        })
+        .await
+        .map_err(|error| format!("loading it failed: {error}"))??;
+        let manifest = module.manifest();
+        let served = manifest.served(name);
+        let group = manifest.kinds.group.clone();
+        self.check_kinds(name, &group, &served)?;
+        let crds = crds(&module)?;
+        let status = loaded_status(&module, &digest, &crds);
+        installer.install(&crds).await?;
+        tracing::info!(module = name, %digest, "loaded");
+        self.write(|state| {
+            state.loaded.insert(name.to_owned(), Loaded { module: Arc::new(module), served, status });
+        });
+        self.changes.send_modify(|n| *n += 1);
+        Ok(())
+    }
+
+    /// No two modules serve one kind.
+    fn check_kinds(&self, name: &str, group: &str, served: &[(String, Served)]) -> Result<(), String> {
+        self.read(|state| {
+            for (other, loaded) in state.loaded.iter().filter(|(other, _)| *other != name) {
+                for (kind, of) in &loaded.served {
+                    if of.group == group && served.iter().any(|(k, _)| k == kind) {
+                        return Err(format!(
+                            "kind {kind} of {group} is served by ProviderModule {other} already; delete one of the two"
+                        ));
+                    }
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn module_status(&self, name: &str, object: &Object, problem: Option<&str>) -> Value {
+        let mut status =
+            self.read(|state| state.loaded.get(name).map(|l| l.status.clone())).unwrap_or_else(|| json!({}));
+        let condition = match problem {
+            None => condition(object, "Loaded", true, "Loaded", ""),
+            Some(problem) => condition(object, "Loaded", false, "NotLoaded", problem),
+        };
+        if let Some(status) = status.as_object_mut() {
+            status.insert("conditions".into(), json!([condition]));
+            status.insert("observedGeneration".into(), object.generation().into());
+        }
+        status
+    }
+}
+
+fn crds(module: &Module) -> Result<Vec<Object>, String> {
+    let manifest = serde_json::to_value(module.manifest()).map_err(|error| format!("its manifest: {error}"))?;
+    let section = serde_json::to_value(module.crds()).map_err(|error| format!("its CRDs: {error}"))?;
+    let crds = provider_crds(&manifest, &section)
+        .map_err(|errors| errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))?;
+    Ok(crds.into_iter().filter_map(Object::from_value).collect())
+}
+
+fn loaded_status(module: &Module, digest: &str, crds: &[Object]) -> Value {
+    let manifest = module.manifest();
+    let kinds: Vec<Value> = crds
+        .iter()
+        .map(|crd| {
+            let versions: Vec<&str> = crd
+                .at("/spec/versions")
+                .and_then(Value::as_array)
+                .into_iter()
+                .flatten()
+                .filter_map(|v| v.get("name").and_then(Value::as_str))
+                .collect();
+            json!({"group": crd.str_at("/spec/group"), "kind": crd.str_at("/spec/names/kind"), "versions": versions})
+        })
+        .collect();
+    json!({
+        "digest": digest,
+        "name": manifest.name,
+        "version": manifest.version,
+        "contract": manifest.contract,
+        "role": serde_json::to_value(manifest.role).unwrap_or_default(),
+        "kinds": kinds,
+    })
+}
+
+/// A condition; the time stays while the status does.
+fn condition(object: &Object, kind: &str, ok: bool, reason: &str, message: &str) -> Value {
+    let status = if ok { "True" } else { "False" };
+    let before = object
+        .at("/status/conditions")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+        .find(|c| c.get("type").and_then(Value::as_str) == Some(kind))
+        .filter(|c| c.get("status").and_then(Value::as_str) == Some(status))
+        .and_then(|c| c.get("lastTransitionTime").cloned());
+    let since = before.unwrap_or_else(|| time::format(capstan_cluster::now_ms()).into());
+    json!({
+        "type": kind, "status": status, "reason": reason, "message": message,
+        "lastTransitionTime": since, "observedGeneration": object.generation(),
+    })
+}
+
+fn destination(
+    url: Option<&str>,
+    unix_socket: Option<&str>,
+    ca: Option<&str>,
+) -> Result<capstan_gateway::Destination, String> {
+    let origin = match (url, unix_socket) {
+        (Some(url), None) => Origin::parse(url)?,
+        (None, Some(path)) => Origin::parse(&format!("unix://{path}"))?,
+        _ => return Err("exactly one of url and unixSocket is needed".into()),
+    };
+    Ok(capstan_gateway::Destination { ca: ca.map(str::to_owned), ..capstan_gateway::Destination::of(origin) })
+}
+
+fn spec<T: serde::de::DeserializeOwned>(object: &Object) -> Result<T, String> {
+    let value = object.at("/spec").cloned().unwrap_or_else(|| json!({}));
+    serde_json::from_value(value).map_err(|error| format!("spec: {error}"))
+}
+
+#[async_trait]
+impl Modules for Registry {
+    async fn module(&self, name: &str, module: Option<&Object>, installer: &dyn Installer) -> Looked {
+        let Some(object) = module.filter(|object| !object.is_deleting()) else {
+            self.forget_module(name);
+            return Looked::default();
+        };
+        let known = self.read(|state| {
+            state
+                .seen
+                .get(name)
+                .filter(|seen| seen.uid == object.uid() && seen.generation == object.generation())
+                .map(|seen| seen.problem.clone())
+        });
+        // What was loaded is not loaded again; what failed is.
+        let problem = match known {
+            Some(None) => None,
+            _ => {
+                let outcome = match spec::<ProviderModuleSpec>(object) {
+                    Ok(spec) => {
+                        self.set_defaults(name, &spec.endpoints);
+                        self.load(name, &spec, installer).await
+                    }
+                    Err(problem) => Err(problem),
+                };
+                let problem = outcome.err();
+                if let Some(problem) = &problem {
+                    tracing::warn!(module = name, %problem, "not loaded");
+                }
+                let seen =
+                    Seen { uid: object.uid().to_owned(), generation: object.generation(), problem: problem.clone() };
+                self.write(|state| state.seen.insert(name.to_owned(), seen));
+                problem
+            }
+        };
+        Looked {
+            status: Some(self.module_status(name, object, problem.as_deref())),
+            look_again: problem.is_some().then_some(TRY_AGAIN),
+        }
+    }
+
+    async fn endpoint(&self, namespace: &str, name: &str, endpoint: Option<&Object>) -> Looked {
+        let key = (namespace.to_owned(), name.to_owned());
+        let Some(object) = endpoint.filter(|object| !object.is_deleting()) else {
+            self.table.endpoints.write().unwrap_or_else(PoisonError::into_inner).remove(&key);
+            return Looked::default();
+        };
+        let found = spec::<EndpointSpec>(object)
+            .and_then(|spec| destination(spec.url.as_deref(), spec.unix_socket.as_deref(), spec.ca_bundle.as_deref()));
+        let condition = match &found {
+            Ok(_) => condition(object, "Accepted", true, "Accepted", ""),
+            Err(problem) => condition(object, "Accepted", false, "NotAccepted", problem),
+        };
+        self.table.endpoints.write().unwrap_or_else(PoisonError::into_inner).insert(key, found);
+        Looked {
+            status: Some(json!({"conditions": [condition], "observedGeneration": object.generation()})),
+            look_again: None,
+        }
+    }
+}
+
+#[async_trait]
+impl Providers for Registry {
+    fn served(&self, group: &str, kind: &str) -> Option<Served> {
+        self.read(|state| {
+            state
+                .loaded
+                .values()
+                .flat_map(|loaded| &loaded.served)
+                .find(|(k, served)| k == kind && served.group == group)
+                .map(|(_, served)| served.clone())
+        })
+    }
+
+    fn kinds(&self) -> Vec<(String, String)> {
+        self.read(|state| {
+            state
+                .loaded
+                .values()
+                .flat_map(|loaded| &loaded.served)
+                .map(|(kind, served)| (served.group.clone(), kind.clone()))
+                .collect()
+        })
+    }
+
+    fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
+    async fn begin(&self, module: &str, input: TurnInput) -> Result<Box<dyn Turn>, String> {
+        let loaded = self
+            .read(|state| state.loaded.get(module).map(|loaded| loaded.module.clone()))
+            .ok_or_else(|| format!("ProviderModule {module} is not loaded"))?;
+        let turn = loaded.begin(&self.gateway, input).await.map_err(|error| error.to_string())?;
+        Ok(Box::new(GuestTurn(turn)))
+    }
+}
+
+/// A turn of the runtime, as the runner drives it.
+struct GuestTurn(capstan_runtime::Turn);
+
+#[async_trait]
+impl Turn for GuestTurn {
+    async fn call(
+        &mut self,
+        call: Call,
+        known: BTreeMap<String, KnownPart>,
+        granted: Granted,
+        may_change: &(dyn Fn() -> bool + Sync),
+    ) -> Outcome {
+        self.0.call(call, known, granted, may_change).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_condition_keeps_its_time_while_its_status_stays() {
+        let mut object = Object::from_value(json!({"metadata": {"name": "m", "generation": 2}})).unwrap();
+        let first = condition(&object, "Loaded", false, "NotLoaded", "a");
+        object.set(
+            "/status/conditions",
+            json!([{
+            "type": "Loaded", "status": "False", "lastTransitionTime": "2020-01-01T00:00:00Z"}]),
+        );
+        let second = condition(&object, "Loaded", false, "NotLoaded", "b");
+        assert_eq!(second["lastTransitionTime"], "2020-01-01T00:00:00Z");
+        assert_ne!(first["lastTransitionTime"], second["lastTransitionTime"]);
+        assert_ne!(condition(&object, "Loaded", true, "Loaded", "")["lastTransitionTime"], "2020-01-01T00:00:00Z");
+    }
+
+    #[test]
+    fn a_missing_socket_says_what_to_do() {
+        let table = Table::default();
+        table
+            .defaults
+            .write()
+            .unwrap()
+            .insert(("docker".into(), "engine".into()), destination(None, Some("/nowhere/docker.sock"), None));
+        let error = table.module_default("docker", "engine").unwrap_err();
+        assert!(error.contains("/nowhere/docker.sock") && error.contains("DOCKER_HOST"), "{error}");
+        assert_eq!(table.module_default("docker", "other"), Ok(None));
+    }
+
+    #[test]
+    fn a_destination_is_a_url_or_a_socket() {
+        assert!(destination(Some("http://127.0.0.1:1"), None, None).is_ok());
+        assert!(destination(None, Some("/a.sock"), None).is_ok());
+        assert!(destination(None, None, None).is_err());
+        assert!(destination(Some("http://h"), Some("/a.sock"), None).is_err());
+    }
+}

@@ -1,0 +1,82 @@
+//! `capstan run`: the controllers against an API server that is there.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use capstan_api::{Gvk, Object};
+use capstan_cluster::crds;
+use capstan_cluster::modules::{GROUP, PROVIDER_MODULE};
+use capstan_cluster::runner::{self, Runner};
+use capstan_cluster::wire::Wire;
+use capstan_runtime::{Engine, EngineConfig};
+
+use crate::args;
+use crate::manifest;
+use crate::modules::Registry;
+use crate::rules::CoreRules;
+use crate::state_dir;
+use crate::up::{CONCURRENCY, components};
+
+/// Runs until SIGINT or SIGTERM.
+///
+/// # Errors
+/// When the API server cannot be used.
+pub async fn run(options: args::Run) -> Result<ExitCode> {
+    let client = client(&options).await?;
+    let wire = Wire::new(client.clone());
+    wire.probe().await.context("the API server of the kubeconfig cannot be reached")?;
+    let core: Vec<Object> = capstan_api::crds().into_iter().filter_map(Object::from_value).collect();
+    let written = crds::install(&wire, &core).await.map_err(|error| anyhow::anyhow!(error))?;
+    tracing::info!(written, "CRDs are installed");
+
+    let path = match &options.state_dir {
+        Some(path) => path.clone(),
+        None => state_dir::default_path()?.join("run"),
+    };
+    let cache = path.join("cache");
+    std::fs::create_dir_all(&cache).with_context(|| format!("cannot make {}", cache.display()))?;
+    let registry = Registry::new(Engine::new(EngineConfig::new(cache).context("find the running program")?)?);
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let runner = Runner::start(runner::Options {
+        client,
+        rules: Arc::new(CoreRules::new(registry.clone(), options.controllers.iter().copied())),
+        providers: registry.clone(),
+        modules: Some(registry),
+        lease: Some((options.lease.clone(), format!("{}-{}", host.trim(), std::process::id()))),
+        concurrency: CONCURRENCY,
+        after_effect: None,
+    });
+    if let Some(directory) = &options.providers {
+        runner.kinds_served(&[(GROUP.into(), PROVIDER_MODULE.into())]).await;
+        for file in components(Some(directory))? {
+            let name = file.file_stem().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+            let mut module = Object::new(&Gvk::new(GROUP, "v1alpha1", PROVIDER_MODULE), "", &name);
+            module.set("/spec/source/file", file.display().to_string().into());
+            manifest::ensure(runner.management(), &module).await?;
+        }
+    }
+    tracing::info!("running");
+    let mut terminate =
+        tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()).context("listen for SIGTERM")?;
+    tokio::select! {
+        _ = tokio::signal::ctrl_c() => {}
+        _ = terminate.recv() => {}
+    }
+    runner.stop().await;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn client(options: &args::Run) -> Result<kube::Client> {
+    let config = match &options.kubeconfig {
+        Some(path) => {
+            let file =
+                kube::config::Kubeconfig::read_from(path).with_context(|| format!("cannot read {}", path.display()))?;
+            kube::Config::from_custom_kubeconfig(file, &kube::config::KubeConfigOptions::default())
+                .await
+                .with_context(|| format!("{} cannot be used", path.display()))?
+        }
+        None => kube::Config::infer().await.context("no kubeconfig: say which with --kubeconfig FILE")?,
+    };
+    kube::Client::try_from(config).context("the kubeconfig cannot be used")
+}

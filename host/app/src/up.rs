@@ -1,0 +1,538 @@
+//! `capstan up`: a management plane on this machine, from nothing to ready.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use capstan_api::{Gvk, Object, ObjectKey, admission};
+use capstan_apiserver::{
+    Admission, AdmissionRequest, ApiServer, Authentication, Cause, Database, Durability, Operation, Options, Status,
+    User, server_config,
+};
+use capstan_cluster::apply::AfterEffect;
+use capstan_cluster::crds;
+use capstan_cluster::kinds::builtin;
+use capstan_cluster::lease::SYSTEM_NAMESPACE;
+use capstan_cluster::modules::{GROUP, PROVIDER_MODULE};
+use capstan_cluster::runner::{self, Runner};
+use capstan_cluster::wire::Wire;
+use capstan_core::view::Select;
+use capstan_runtime::{Engine, EngineConfig};
+use capstan_simulator::{Simulator, SimulatorOptions};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use crate::args::{self, Controllers, Log};
+use crate::health::{self, Line};
+use crate::logging;
+use crate::manifest::{self, Applied, Document};
+use crate::modules::Registry;
+use crate::pki::Pki;
+use crate::progress::Progress;
+use crate::rules::CoreRules;
+use crate::state_dir::{self, StateDir};
+
+/// How many objects are worked on at once.
+pub const CONCURRENCY: usize = 64;
+/// How long the components may take to be loaded before what is applied is applied anyway.
+const LOADING: Duration = Duration::from_secs(60);
+/// For tests: end the process, as a crash would, after this many effects.
+const ABORT_AFTER: &str = "CAPSTAN_ABORT_AFTER_EFFECTS";
+
+/// Serves, applies, waits, goes on serving.
+///
+/// # Errors
+/// When it cannot serve, or what is to be applied is refused.
+pub async fn up(options: args::Up, log: Log, started: Instant) -> Result<ExitCode> {
+    // What is wrong with the files is told before anything is begun.
+    let files = manifest::read(&options.files)?;
+    let path = match &options.state_dir {
+        Some(path) => path.clone(),
+        None => state_dir::default_path()?,
+    };
+    let mut state = StateDir::take(&path)?;
+    logging::to_file(&log, &state.join("log"))?;
+    let mut stop = Signals::new()?;
+    let plane = tokio::select! {
+        plane = Plane::start(&mut state, &options) => plane?,
+        () = stop.next() => return Ok(ExitCode::SUCCESS),
+    };
+    let mut progress = Progress::new(started);
+    let outcome = tokio::select! {
+        outcome = plane.bring_up(&state, &options, files, &mut progress, started) => outcome,
+        () = stop.next() => {
+            progress.end();
+            plane.stop().await;
+            return Ok(ExitCode::SUCCESS);
+        }
+    };
+    progress.end();
+    let code = match outcome {
+        Ok(ready) => {
+            if ready {
+                println!("Ready in {:.1} s.", started.elapsed().as_secs_f64());
+            }
+            if !options.exit {
+                next_steps(&state.join("kubeconfig"), ready);
+                stop.next().await;
+                println!("Stopping.");
+            }
+            if ready || !options.exit { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+        }
+        Err(error) => {
+            plane.stop().await;
+            return Err(error);
+        }
+    };
+    tokio::select! {
+        () = plane.stop() => {}
+        () = stop.next() => eprintln!("capstan: stopped at once; nothing is lost"),
+    }
+    Ok(code)
+}
+
+fn next_steps(kubeconfig: &Path, ready: bool) {
+    if ready {
+        println!("\nType next, in another terminal:\n");
+    } else {
+        println!("\nIt goes on trying. Look at it from another terminal:\n");
+    }
+    println!("    export KUBECONFIG={}", kubeconfig.display());
+    println!("    kubectl get cluster,machines\n");
+    println!("Serving until Ctrl-C.");
+}
+
+/// SIGINT and SIGTERM.
+struct Signals {
+    interrupt: tokio::signal::unix::Signal,
+    terminate: tokio::signal::unix::Signal,
+}
+
+impl Signals {
+    fn new() -> Result<Self> {
+        use tokio::signal::unix::{SignalKind, signal};
+        Ok(Self {
+            interrupt: signal(SignalKind::interrupt()).context("listen for SIGINT")?,
+            terminate: signal(SignalKind::terminate()).context("listen for SIGTERM")?,
+        })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
+}
+
+/// Everything that runs.
+struct Plane {
+    runner: Runner,
+    simulator: Simulator,
+    database: Database,
+    server: ApiServer,
+    shutdown: CancellationToken,
+    modules: Vec<String>,
+}
+
+impl Plane {
+    async fn start(state: &mut StateDir, options: &args::Up) -> Result<Self> {
+        let listener = listen(options.port).await?;
+        let pki = Pki::load(state)?;
+        let database = Database::open(&state.join("state.redb"), Durability::Immediate)?;
+        let server = ApiServer::new(Options {
+            store: database.store("management")?,
+            authentication: Authentication::ClientCertificates {
+                ca: vec![pki.authority_der.clone()],
+                bootstrap_tokens: false,
+            },
+            admission: vec![Arc::new(CoreAdmission)],
+            ..Options::default()
+        })?;
+        let shutdown = CancellationToken::new();
+        server.background(shutdown.clone());
+        let tls = server_config(
+            vec![pki.serving.clone()],
+            pki.serving_key.clone_key(),
+            std::slice::from_ref(&pki.authority_der),
+        )
+        .context("set up TLS")?;
+        tokio::spawn({
+            let (server, shutdown) = (server.clone(), shutdown.clone());
+            async move {
+                if let Err(error) = server.serve_tls(listener, tls, shutdown).await {
+                    tracing::error!(%error, "the API server's listener failed");
+                }
+            }
+        });
+        pki.write_kubeconfig(&state.join("kubeconfig"), options.port)?;
+
+        let client = kube::Client::new(server.service(User::admin("capstan")), "default");
+        let wire = Wire::new(client.clone());
+        for namespace in ["default", SYSTEM_NAMESPACE] {
+            ensure_namespace(&wire, namespace).await?;
+        }
+        let core: Vec<Object> = capstan_api::crds().into_iter().filter_map(Object::from_value).collect();
+        crds::install(&wire, &core).await.map_err(|error| anyhow::anyhow!(error))?;
+
+        let simulator = start_simulator(state).await?;
+        let mut config = EngineConfig::new(state.directory("cache")?).context("find the running program")?;
+        config.threads = config.threads.max(2);
+        let registry = Registry::new(Engine::new(config)?);
+        let all = [Controllers::Core, Controllers::Infrastructure, Controllers::Bootstrap, Controllers::ControlPlane];
+        let runner = Runner::start(runner::Options {
+            client,
+            rules: Arc::new(CoreRules::new(registry.clone(), all)),
+            providers: registry.clone(),
+            modules: Some(registry),
+            lease: Some(("capstan".into(), state.kept.identity.clone())),
+            concurrency: CONCURRENCY,
+            after_effect: abort_after_effects()?,
+        });
+        runner.kinds_served(&[(GROUP.into(), PROVIDER_MODULE.into())]).await;
+        let mut modules = Vec::new();
+        for file in components(options.providers.as_deref())? {
+            let module = module_object(&file, simulator.address())?;
+            manifest::ensure(runner.management(), &module).await?;
+            modules.push(module.name().to_owned());
+        }
+        Ok(Self { runner, simulator, database, server, shutdown, modules })
+    }
+
+    /// Applies and waits. Whether all is ready when it returns.
+    async fn bring_up(
+        &self,
+        state: &StateDir,
+        options: &args::Up,
+        files: Vec<Document>,
+        progress: &mut Progress,
+        started: Instant,
+    ) -> Result<bool> {
+        progress.say("loading provider components");
+        self.wait_for_modules(progress).await;
+        let record = state.join("applied.json");
+        let mut documents = files;
+        let mut first = true;
+        if options.files.is_empty() {
+            documents = manifest::quickstart()?;
+            first = !Applied::load(&record)?.knows(&documents);
+        }
+        progress.say("applying");
+        let applied = if first {
+            manifest::apply(self.runner.management(), &mut documents, &record).await?
+        } else {
+            // Resumed: what a person has changed or deleted since then stays as it is.
+            self.still_there(&documents).await
+        };
+        if applied.is_empty() {
+            return Ok(true);
+        }
+        let deadline = started + options.wait;
+        let waited = tokio::time::timeout_at(deadline.into(), self.wait_ready(&applied, progress)).await;
+        if waited.is_ok() {
+            return Ok(true);
+        }
+        let lines = health::tree(self.runner.management(), &applied);
+        progress.end();
+        println!("Not ready after {} s:", options.wait.as_secs());
+        for text in health::stuck(self.runner.management(), &lines) {
+            println!("  {text}");
+        }
+        Ok(false)
+    }
+
+    /// The documents' objects that exist.
+    async fn still_there(&self, documents: &[Document]) -> Vec<ObjectKey> {
+        let mirror = self.runner.management();
+        let mut found = Vec::new();
+        for document in documents {
+            let mut key = document.object.key();
+            if let Ok(definition) = mirror.definition(&key.group, &key.kind) {
+                if definition.resource.namespaced && key.namespace.is_empty() {
+                    key.namespace = "default".into();
+                }
+                if let Ok(Some(_)) = mirror.wire().get(&definition.resource, &key.namespace, &key.name).await {
+                    found.push(key);
+                }
+            }
+        }
+        found
+    }
+
+    /// Waits until every in-tree module was looked at; tells which could not be loaded.
+    async fn wait_for_modules(&self, progress: &Progress) {
+        let mut changes = self.runner.changes();
+        let all_seen = async {
+            loop {
+                changes.mark_unchanged();
+                if self.modules.iter().all(|name| self.module_condition(name).is_some())
+                    || changes.changed().await.is_err()
+                {
+                    return;
+                }
+            }
+        };
+        let _ = tokio::time::timeout(LOADING, all_seen).await;
+        let mut kinds = Vec::new();
+        for name in &self.modules {
+            match self.module_condition(name) {
+                Some((true, _)) => kinds.extend(self.module_kinds(name)),
+                Some((false, why)) => progress.tell(&format!("ProviderModule {name} is not loaded: {why}")),
+                None => progress.tell(&format!("ProviderModule {name} is still being loaded")),
+            }
+        }
+        let _ = tokio::time::timeout(LOADING, self.runner.kinds_served(&kinds)).await;
+    }
+
+    fn module_object(&self, name: &str) -> Option<Arc<Object>> {
+        self.runner.management().get(&ObjectKey::new(GROUP, PROVIDER_MODULE, "", name)).ok().flatten()
+    }
+
+    /// Whether a module was loaded, and why not; `None` while it was not looked at in its present form.
+    fn module_condition(&self, name: &str) -> Option<(bool, String)> {
+        let object = self.module_object(name)?;
+        if object.int_at("/status/observedGeneration") != Some(object.generation()) {
+            return None;
+        }
+        let condition = object.at("/status/conditions")?.as_array()?.iter().find(|c| c["type"] == "Loaded")?;
+        let loaded = condition["status"] == "True";
+        // A status of an earlier process says nothing of this one.
+        if loaded && self.module_kinds(name).iter().any(|(g, k)| self.runner.management().definition(g, k).is_err()) {
+            return None;
+        }
+        Some((loaded, condition["message"].as_str().unwrap_or_default().to_owned()))
+    }
+
+    fn module_kinds(&self, name: &str) -> Vec<(String, String)> {
+        let Some(object) = self.module_object(name) else { return Vec::new() };
+        let kinds = object.at("/status/kinds").and_then(Value::as_array).cloned().unwrap_or_default();
+        kinds.iter().filter_map(|k| Some((k["group"].as_str()?.to_owned(), k["kind"].as_str()?.to_owned()))).collect()
+    }
+
+    /// Shows progress, driven by changes, until all is ready.
+    async fn wait_ready(&self, applied: &[ObjectKey], progress: &mut Progress) {
+        let mut changes = self.runner.changes();
+        progress.say("waiting for all to be ready");
+        for key in applied {
+            self.runner.management().want(&key.group, &key.kind);
+        }
+        loop {
+            changes.mark_unchanged();
+            let lines = health::tree(self.runner.management(), applied);
+            progress.show(&lines);
+            if is_ready(&lines) {
+                return;
+            }
+            if changes.changed().await.is_err() {
+                return std::future::pending().await;
+            }
+        }
+    }
+
+    async fn stop(self) {
+        let numbers = self.runner.numbers();
+        tracing::info!(?numbers, changing_requests = self.server.requests_that_changed(), "stopping");
+        self.runner.stop().await;
+        self.simulator.shutdown().await;
+        self.shutdown.cancel();
+        let database = self.database;
+        let _ = tokio::task::spawn_blocking(move || database.close()).await;
+    }
+}
+
+fn is_ready(lines: &[Line]) -> bool {
+    lines.iter().all(|line| line.ready || !line.counts)
+}
+
+async fn listen(port: u16) -> Result<TcpListener> {
+    match TcpListener::bind(("127.0.0.1", port)).await {
+        Ok(listener) => Ok(listener),
+        Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => bail!(
+            "port {port} of 127.0.0.1 is in use; choose another with --port, or stop what listens there (`ss -ltnp | grep {port}`)"
+        ),
+        Err(error) => {
+            Err(error).with_context(|| format!("cannot listen on 127.0.0.1:{port}; choose another port with --port"))
+        }
+    }
+}
+
+async fn ensure_namespace(wire: &Wire, name: &str) -> Result<()> {
+    let resource = builtin("", "Namespace").context("Namespace is not in the table of kinds")?;
+    if wire.get(&resource, "", name).await?.is_some() {
+        return Ok(());
+    }
+    match wire.create(&resource, &Object::new(&Gvk::new("", "v1", "Namespace"), "", name)).await {
+        Ok(_) => Ok(()),
+        Err(error) if error.already_exists() => Ok(()),
+        Err(error) => Err(error).with_context(|| format!("make namespace {name}")),
+    }
+}
+
+/// Starts the simulated cloud on the port it had before, else on a free one, which is kept.
+async fn start_simulator(state: &mut StateDir) -> Result<Simulator> {
+    let directory = state.directory("simulator")?;
+    let options = |port: u16| SimulatorOptions {
+        listen: SocketAddr::from(([127, 0, 0, 1], port)),
+        state: Some(directory.clone()),
+        ..SimulatorOptions::default()
+    };
+    let simulator = match state.kept.simulator_port {
+        Some(port) => match Simulator::start(options(port)).await {
+            Ok(simulator) => simulator,
+            Err(capstan_simulator::SimulatorError::Listen { .. }) => {
+                tracing::warn!(port, "the simulated cloud's port is in use by another program; taking a free one");
+                Simulator::start(options(0)).await?
+            }
+            Err(error) => return Err(error.into()),
+        },
+        None => Simulator::start(options(0)).await?,
+    };
+    let port = simulator.address().port();
+    if state.kept.simulator_port != Some(port) {
+        state.kept.simulator_port = Some(port);
+        state.keep()?;
+    }
+    Ok(simulator)
+}
+
+/// `capstan simulator serve`.
+///
+/// # Errors
+/// When it cannot listen or its state cannot be used.
+pub async fn serve_simulator(listen: SocketAddr, state_dir: Option<PathBuf>) -> Result<()> {
+    if !listen.ip().is_loopback() {
+        bail!("the simulated cloud asks nobody who they are, so it listens on loopback only; {listen} is not");
+    }
+    let mut stop = Signals::new()?;
+    let simulator =
+        Simulator::start(SimulatorOptions { listen, state: state_dir, ..SimulatorOptions::default() }).await?;
+    println!("The simulated cloud is at http://{}. Serving until Ctrl-C.", simulator.address());
+    stop.next().await;
+    simulator.shutdown().await;
+    Ok(())
+}
+
+/// The components of a directory: the one given, else `providers/` beside the binary's directory, else beside the binary.
+pub fn components(given: Option<&Path>) -> Result<Vec<PathBuf>> {
+    let directory = match given {
+        Some(path) => path.to_owned(),
+        None => {
+            let own = std::env::current_exe().context("find the running program")?;
+            let own = own.parent().unwrap_or(Path::new(".")).to_owned();
+            [own.join("../providers"), own.join("providers")]
+                .into_iter()
+                .find(|path| path.is_dir())
+                .with_context(|| {
+                    format!("no provider components beside {}; build them (`make build`) or say where they are with --providers DIR", own.display())
+                })?
+        }
+    };
+    let directory = std::fs::canonicalize(&directory)
+        .with_context(|| format!("the directory with provider components, {}, cannot be read", directory.display()))?;
+    let mut files: Vec<PathBuf> = std::fs::read_dir(&directory)
+        .with_context(|| format!("cannot read {}", directory.display()))?
+        .filter_map(|entry| entry.ok().map(|e| e.path()))
+        .filter(|path| path.extension().is_some_and(|e| e == "wasm"))
+        .collect();
+    files.sort();
+    if files.is_empty() {
+        bail!("{} has no provider components (*.wasm); build them with `make build`", directory.display());
+    }
+    Ok(files)
+}
+
+/// The ProviderModule for a component file. What the in-tree providers need to reach on this machine is known here.
+fn module_object(file: &Path, simulator: SocketAddr) -> Result<Object> {
+    let name = file.file_stem().map(|n| n.to_string_lossy().into_owned()).context("a component file without a name")?;
+    let mut module = Object::new(&Gvk::new(GROUP, "v1alpha1", PROVIDER_MODULE), "", &name);
+    module.set("/spec/source/file", file.display().to_string().into());
+    match name.as_str() {
+        "simulated" => module.set("/spec/endpoints", json!({"api": {"url": format!("http://{simulator}")}})),
+        "docker" => module.set("/spec/endpoints", json!({"engine": {"unixSocket": docker_socket()?}})),
+        _ => {}
+    }
+    Ok(module)
+}
+
+fn docker_socket() -> Result<String> {
+    match std::env::var("DOCKER_HOST") {
+        Ok(host) if !host.is_empty() => match host.strip_prefix("unix://") {
+            Some(path) if path.starts_with('/') => Ok(path.to_owned()),
+            _ => {
+                bail!("DOCKER_HOST is {host:?}; only unix:///path/to/docker.sock is supported: set it so, or unset it")
+            }
+        },
+        _ => Ok("/var/run/docker.sock".to_owned()),
+    }
+}
+
+fn abort_after_effects() -> Result<Option<AfterEffect>> {
+    let Ok(text) = std::env::var(ABORT_AFTER) else { return Ok(None) };
+    let limit: u64 = text.parse().with_context(|| format!("{ABORT_AFTER} must be a number"))?;
+    let effects = AtomicU64::new(0);
+    Ok(Some(Arc::new(move || {
+        if effects.fetch_add(1, Ordering::SeqCst) + 1 >= limit {
+            tracing::error!(limit, "ending the process as a crash would, because {ABORT_AFTER} asks for it");
+            std::process::abort();
+        }
+    })))
+}
+
+/// Cluster API's defaulting and validation, in the API server.
+struct CoreAdmission;
+
+impl Admission for CoreAdmission {
+    fn admit(&self, request: &AdmissionRequest, object: &mut Value) -> Result<Vec<String>, Status> {
+        if !request.subresource.is_empty() {
+            return Ok(Vec::new());
+        }
+        let operation = match request.operation {
+            Operation::Create => admission::Operation::Create,
+            Operation::Update => admission::Operation::Update,
+            Operation::Delete => admission::Operation::Delete,
+        };
+        let old = request.old.clone().and_then(Object::from_value);
+        let Some(mut new) = Object::from_value(std::mem::take(object)) else { return Ok(Vec::new()) };
+        let admitted = admission::admit(operation, &mut new, old.as_ref());
+        *object = new.into_value();
+        admitted.map(|()| Vec::new()).map_err(|errors| {
+            let causes = errors.into_iter().map(|error| Cause::invalid(error.path, error.message)).collect();
+            Status::invalid(&request.group, &request.kind, &request.name, causes)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_module_is_named_after_its_file_and_told_where_its_cloud_is() {
+        let module = module_object(Path::new("/x/simulated.wasm"), SocketAddr::from(([127, 0, 0, 1], 7))).unwrap();
+        assert_eq!(module.name(), "simulated");
+        assert_eq!(module.str_at("/spec/endpoints/api/url"), Some("http://127.0.0.1:7"));
+        let other =
+            module_object(Path::new("/x/kubeadm-bootstrap.wasm"), SocketAddr::from(([127, 0, 0, 1], 7))).unwrap();
+        assert_eq!(other.at("/spec/endpoints"), None);
+    }
+
+    #[tokio::test]
+    async fn a_port_in_use_says_what_to_do() {
+        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = taken.local_addr().unwrap().port();
+        let error = listen(port).await.unwrap_err().to_string();
+        assert!(error.contains("--port") && error.contains(&port.to_string()), "{error}");
+    }
+
+    #[test]
+    fn a_directory_without_components_says_what_to_do() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = components(Some(dir.path())).unwrap_err().to_string();
+        assert!(error.contains("make build"), "{error}");
+    }
+}
