@@ -168,7 +168,10 @@ pub async fn order(root: &Path, arguments: &[String]) -> i32 {
     match told.await {
         Ok(status) => status,
         Err(error) => {
-            eprintln!("error: the node at {} cannot be asked: {error}; `kubeadm-stand-in node` must run, as process 1 of a container", path.display());
+            eprintln!(
+                "error: the node at {} cannot be asked: {error}; `kubeadm-stand-in node` must run, as process 1 of a container",
+                path.display()
+            );
             1
         }
     }
@@ -253,7 +256,8 @@ impl Node {
             && config::read_join(path, &content)?.control_plane.is_some()
         {
             return Err(KubeadmError::Other(
-                "a cluster of stand-in nodes has one control-plane machine: another one cannot share its objects".into(),
+                "a cluster of stand-in nodes has one control-plane machine: another one cannot share its objects"
+                    .into(),
             ));
         }
         let joined = join::join(&self.files, path, &self.options.machine, say).await?;
@@ -333,7 +337,12 @@ impl Node {
     }
 
     /// Serves the API and does the control plane's part for all Nodes.
-    async fn serve(&self, services: &Services, workload: Arc<Workload>, plane: &ControlPlane) -> Result<(), KubeadmError> {
+    async fn serve(
+        &self,
+        services: &Services,
+        workload: Arc<Workload>,
+        plane: &ControlPlane,
+    ) -> Result<(), KubeadmError> {
         let address = SocketAddr::from((self.options.listen, plane.port));
         let listener = TcpListener::bind(address)
             .await
@@ -381,11 +390,17 @@ impl Node {
         let data = |pointer: &str| -> Result<String, KubeadmError> {
             use base64::Engine as _;
             let decoded = base64::engine::general_purpose::STANDARD.decode(field(pointer)?);
-            decoded.ok().and_then(|bytes| String::from_utf8(bytes).ok()).ok_or_else(|| bad(format!("{pointer} is no PEM in base64")))
+            decoded
+                .ok()
+                .and_then(|bytes| String::from_utf8(bytes).ok())
+                .ok_or_else(|| bad(format!("{pointer} is no PEM in base64")))
         };
         let server = field("/clusters/0/cluster/server")?;
-        let authorities = crate::kubeadm::pki::certificates(data("/clusters/0/cluster/certificate-authority-data")?.as_bytes()).map_err(bad)?;
-        let (certificate, key) = (data("/users/0/user/client-certificate-data")?, data("/users/0/user/client-key-data")?);
+        let authorities =
+            crate::kubeadm::pki::certificates(data("/clusters/0/cluster/certificate-authority-data")?.as_bytes())
+                .map_err(bad)?;
+        let (certificate, key) =
+            (data("/users/0/user/client-certificate-data")?, data("/users/0/user/client-key-data")?);
         let endpoint = server.trim_start_matches("https://");
         Https::new(endpoint, Trust::Authorities(authorities), Some((&certificate, &key))).map_err(bad)
     }
@@ -446,7 +461,8 @@ async fn mark_silent(api: &dyn Api, grace: Duration, now: jiff::Timestamp) -> Re
         .collect();
     for node in items(&nodes) {
         let name = name_of(&node);
-        let silent = renewed.get(&name).is_none_or(|time| now.duration_since(*time).unsigned_abs() > grace && *time < now);
+        let silent =
+            renewed.get(&name).is_none_or(|time| now.duration_since(*time).unsigned_abs() > grace && *time < now);
         if silent && objects::ready_status(&node) == "True" {
             kubelet::report(api, &name, Health::Unknown, now).await?;
         }

@@ -1,5 +1,7 @@
 //! The cloud's own API: its errors and its faults.
 
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)]
+
 mod support;
 
 use std::time::{Duration, Instant};
@@ -60,7 +62,13 @@ async fn the_cloud_itself_fails_when_asked_to() {
     assert_eq!(cloud.get("load-balancers").await["items"], json!([]));
 
     // An answer that is an error although the request took effect.
-    cloud.call("PUT", "faults", Some(json!({"api": {"status": 500, "count": 1, "carriedOut": true, "methods": ["POST"]}}))).await;
+    cloud
+        .call(
+            "PUT",
+            "faults",
+            Some(json!({"api": {"status": 500, "count": 1, "carriedOut": true, "methods": ["POST"]}})),
+        )
+        .await;
     assert_eq!(cloud.get("load-balancers").await["items"], json!([]));
     assert_eq!(cloud.call("POST", "load-balancers", Some(json!({"name": "b", "owner": "o"}))).await.0, 500);
     assert_eq!(cloud.get("load-balancers").await["items"][0]["name"], "b");

@@ -1,5 +1,7 @@
 //! Clusters of simulated machines, from boot data to Nodes, through real HTTP and TLS.
 
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)]
+
 mod support;
 
 use std::time::Duration;
@@ -56,7 +58,10 @@ async fn machines_become_a_cluster() {
 
     // A second control-plane machine shares the objects.
     let join = secrets.join(&endpoint, &secrets.bearer(), &secrets.hash());
-    let join = join.replace("    nodeRegistration:", "    controlPlane: {localAPIEndpoint: {bindPort: 6443}}\n    nodeRegistration:");
+    let join = join.replace(
+        "    nodeRegistration:",
+        "    controlPlane: {localAPIEndpoint: {bindPort: 6443}}\n    nodeRegistration:",
+    );
     let join = join.replace("write_files:\n", &format!("write_files:\n{}", secrets.files("")));
     cloud.machine("ns.c-cp2", "ns.c", true, &join).await;
     assert_eq!(cloud.joined("ns.c-cp2").await.unwrap(), "c-cp2");
@@ -79,7 +84,10 @@ async fn machines_become_a_cluster() {
     for name in ["ns.c-w", "ns.c-cp", "ns.c-cp2"] {
         let (status, _) = cloud.call("DELETE", &format!("machines/{name}"), None).await;
         assert_eq!(status, 202);
-        until("the machine to go", async || (cloud.call("GET", &format!("machines/{name}"), None).await.0 == 404).then_some(())).await;
+        until("the machine to go", async || {
+            (cloud.call("GET", &format!("machines/{name}"), None).await.0 == 404).then_some(())
+        })
+        .await;
     }
     assert_eq!(cloud.get("clusters").await["items"], json!([]));
     assert!(ask(&client, "GET", "/api/v1/nodes", None).await.is_err());
@@ -180,9 +188,14 @@ async fn everything_is_there_again_after_a_restart() {
     let with_state = || capstan_simulator::SimulatorOptions { state: Some(directory.path().to_owned()), ..options() };
     let cloud = Cloud::start(with_state()).await;
     let (_, endpoint, client) = cluster(&cloud, "ns").await;
-    ask(&client, "POST", "/api/v1/namespaces/default/configmaps", Some(&json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "kept"}})))
-        .await
-        .unwrap();
+    ask(
+        &client,
+        "POST",
+        "/api/v1/namespaces/default/configmaps",
+        Some(&json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "kept"}})),
+    )
+    .await
+    .unwrap();
     cloud.machine("ns.odd", "ns.c", false, "#cloud-config\nruncmd: [echo hello]\n").await;
     cloud.joined("ns.odd").await.unwrap_err();
     let before: Vec<Value> = vec![cloud.get("machines").await, cloud.get("load-balancers").await];
@@ -227,14 +240,24 @@ async fn fifty_clusters_fit_beside_each_other() {
     for (number, name, secrets, endpoint) in &clusters {
         cloud.joined(&format!("ns{number}.cp")).await.unwrap();
         let client = secrets.admin(endpoint);
-        until("the API", async || ask(&client, "POST", "/api/v1/namespaces/kube-system/secrets", Some(&secrets.token_secret())).await.ok()).await;
-        cloud.machine(&format!("ns{number}.w"), name, false, &secrets.join(endpoint, &secrets.bearer(), &secrets.hash())).await;
+        until("the API", async || {
+            ask(&client, "POST", "/api/v1/namespaces/kube-system/secrets", Some(&secrets.token_secret())).await.ok()
+        })
+        .await;
+        cloud
+            .machine(&format!("ns{number}.w"), name, false, &secrets.join(endpoint, &secrets.bearer(), &secrets.hash()))
+            .await;
     }
     let mut addresses = std::collections::BTreeSet::new();
     for (number, _, secrets, endpoint) in &clusters {
         assert_eq!(cloud.joined(&format!("ns{number}.w")).await.unwrap(), "w");
         let nodes = ask(&secrets.admin(endpoint), "GET", "/api/v1/nodes", None).await.unwrap();
-        let ids: Vec<&str> = nodes["items"].as_array().unwrap().iter().map(|node| node["spec"]["providerID"].as_str().unwrap()).collect();
+        let ids: Vec<&str> = nodes["items"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|node| node["spec"]["providerID"].as_str().unwrap())
+            .collect();
         assert_eq!(ids, [format!("simulated://ns{number}.cp"), format!("simulated://ns{number}.w")]);
         addresses.insert(endpoint.clone());
     }

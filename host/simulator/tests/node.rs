@@ -1,5 +1,7 @@
 //! Nodes on a real file system and network: what runs in a container, here side by side in one process.
 
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)]
+
 mod support;
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -69,7 +71,10 @@ async fn two_nodes_make_a_cluster_and_outlive_restarts() {
 
     let (stop_first, running_first) = start(options(first, "n1"));
     let init = secrets.init(&endpoint, "").replace("'{{ ds.meta_data.local_hostname }}'", "n1");
-    let init = init.replace("kind: InitConfiguration", &format!("kind: InitConfiguration\n    localAPIEndpoint: {{bindPort: {port}}}"));
+    let init = init.replace(
+        "kind: InitConfiguration",
+        &format!("kind: InitConfiguration\n    localAPIEndpoint: {{bindPort: {port}}}"),
+    );
     assert_eq!(boot(first, &init).await, 0);
     assert_eq!(boot(first, &init).await, 1, "a node is not initialised twice");
     let client = secrets.admin(&endpoint);

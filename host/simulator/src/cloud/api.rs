@@ -63,8 +63,8 @@ fn failure(status: StatusCode, code: &str, message: &str, field: Option<&str>) -
     (status, axum::Json(json!({ "error": error }))).into_response()
 }
 
-fn invalid(field: &str, reason: impl std::fmt::Display) -> Response {
-    failure(StatusCode::BAD_REQUEST, "InvalidField", &format!("{field}: {reason}"), Some(field))
+fn invalid(field: &str, reason: impl Into<String>) -> Refusal {
+    Refusal::Invalid { field: field.to_owned(), reason: reason.into() }
 }
 
 fn missing(what: &str, name: &str) -> Response {
@@ -77,7 +77,9 @@ fn refused(refusal: Refusal) -> Response {
             let message = format!("there is a {what} {name} already; its owner is {owner}");
             failure(StatusCode::CONFLICT, "AlreadyExists", &message, None)
         }
-        Refusal::Invalid { field, reason } => invalid(field, reason),
+        Refusal::Invalid { field, reason } => {
+            failure(StatusCode::BAD_REQUEST, "InvalidField", &format!("{field}: {reason}"), Some(&field))
+        }
         Refusal::Missing => failure(StatusCode::NOT_FOUND, "NotFound", "it is gone", None),
         Refusal::Internal(reason) => failure(StatusCode::INTERNAL_SERVER_ERROR, "Internal", &reason, None),
     }
@@ -108,18 +110,18 @@ struct Owned {
     owner: Option<String>,
 }
 
-fn check_name(name: &str) -> Result<(), Response> {
+fn check_name(name: &str) -> Result<(), Refusal> {
     let valid = !name.is_empty()
         && name.len() <= 253
         && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'.' || b == b'-');
     if valid { Ok(()) } else { Err(invalid("name", "must be 1 to 253 characters of a-z, 0-9, `.` and `-`")) }
 }
 
-fn check_owner(owner: &str) -> Result<(), Response> {
+fn check_owner(owner: &str) -> Result<(), Refusal> {
     if owner.is_empty() || owner.len() > 1024 { Err(invalid("owner", "must be 1 to 1024 characters")) } else { Ok(()) }
 }
 
-fn parse<T: serde::de::DeserializeOwned>(body: &[u8]) -> Result<T, Response> {
+fn parse<T: serde::de::DeserializeOwned>(body: &[u8]) -> Result<T, Refusal> {
     // serde_json's messages may quote values; line and column do not.
     serde_json::from_slice(body).map_err(|error| {
         let text = error.to_string();
@@ -147,19 +149,19 @@ fn api_port() -> u16 {
 }
 
 async fn create_load_balancer(State(cloud): Shared, body: Bytes) -> Response {
-    let create = || -> Result<Value, Response> {
+    let create = || -> Result<Value, Refusal> {
         let order: NewLoadBalancer = parse(&body)?;
         check_name(&order.name)?;
         check_owner(&order.owner)?;
         if order.port == 0 {
             return Err(invalid("port", "must be from 1 to 65535"));
         }
-        let made = cloud.create_load_balancer(order.name, order.owner, order.port).map_err(refused)?;
+        let made = cloud.create_load_balancer(order.name, order.owner, order.port)?;
         Ok(made.record.show())
     };
     match create() {
         Ok(shown) => (StatusCode::CREATED, axum::Json(shown)).into_response(),
-        Err(response) => response,
+        Err(refusal) => refused(refusal),
     }
 }
 
@@ -217,7 +219,7 @@ fn cloud_config() -> String {
     "cloud-config".to_owned()
 }
 
-fn order(body: &[u8]) -> Result<MachineSpec, Response> {
+fn order(body: &[u8]) -> Result<MachineSpec, Refusal> {
     let order: NewMachine = parse(body)?;
     check_name(&order.name)?;
     check_owner(&order.owner)?;
@@ -250,10 +252,10 @@ fn order(body: &[u8]) -> Result<MachineSpec, Response> {
 }
 
 async fn create_machine(State(cloud): Shared, body: Bytes) -> Response {
-    let made = order(&body).and_then(|spec| cloud.create_machine(spec).map_err(refused));
+    let made = order(&body).and_then(|spec| cloud.create_machine(spec));
     match made {
         Ok(machine) => (StatusCode::CREATED, axum::Json(machine.status().show(&machine.spec))).into_response(),
-        Err(response) => response,
+        Err(refusal) => refused(refusal),
     }
 }
 
@@ -292,12 +294,10 @@ async fn strike_machine(State(cloud): Shared, Path(name): Path<String>, body: By
     let fault = match parse::<Strike>(&body).map(|strike| serde_json::from_value::<Fault>(strike.fault)) {
         Ok(Ok(fault)) => fault,
         Ok(Err(_)) => {
-            return invalid(
-                "fault",
-                "must be stop, start, kill, fail, freeze, thaw, lose, cut-network or restore-network",
-            );
+            let known = "must be stop, start, kill, fail, freeze, thaw, lose, cut-network or restore-network";
+            return refused(invalid("fault", known));
         }
-        Err(response) => return response,
+        Err(refusal) => return refused(refusal),
     };
     if !machine.strike(fault) {
         let state = machine.look(|status| status.state);
@@ -324,7 +324,7 @@ async fn set_faults(State(cloud): Shared, body: Bytes) -> Response {
             *lock(&cloud.faults) = faults;
             axum::Json(shown).into_response()
         }
-        Err((field, reason)) => invalid(field, reason),
+        Err((field, reason)) => refused(invalid(field, reason)),
     }
 }
 

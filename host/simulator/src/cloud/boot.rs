@@ -93,7 +93,7 @@ pub(super) async fn start_services(cloud: Arc<Cloud>, machine: Arc<Machine>) {
         Ok::<(), String>(())
     };
     match started.await {
-        Ok(()) => cloud.node_changed(&cluster),
+        Ok(()) => cloud.node_changed(&cluster, true),
         Err(reason) => {
             tracing::error!(machine = machine.spec.name, reason, "a simulated machine cannot start its services");
             machine.print(&format!("error: {reason}"));
@@ -181,7 +181,7 @@ impl Kubeadm {
         let node = prepared.node(&identity);
         machine.change(|status| {
             status.print("Your Kubernetes control-plane has initialized successfully!");
-            status.node = Some(node);
+            status.set_node(&node);
             status.cluster = Some(cluster.clone());
             status.control_plane = Some(plane);
             status.boot_error = None;
@@ -214,7 +214,7 @@ impl Kubeadm {
             (None, _) => None,
         };
         machine.change(|status| {
-            status.node = Some(joined.node);
+            status.set_node(&joined.node);
             status.cluster = cluster.clone();
             status.control_plane = joined.control_plane.map(|(plane, _)| plane);
             status.boot_error = None;
@@ -234,6 +234,7 @@ impl Kubeadm {
         machine.serve_no_more();
         machine.change(|status| {
             status.node = None;
+            status.node_name = None;
             status.cluster = None;
             status.control_plane = None;
         });

@@ -136,6 +136,7 @@ impl Machine {
         };
         let cluster;
         let heard;
+        let at_once;
         {
             let mut status = lock(&self.status);
             let before = (status.is_reachable(), status.state);
@@ -157,10 +158,12 @@ impl Machine {
             cloud.keep(self, &status);
             cluster = status.cluster.clone();
             heard = before != (reachable, status.state);
+            // A machine that is back or says goodbye is heard at once; silence takes its time.
+            at_once = reachable || status.orderly;
         }
         cloud.refresh_load_balancer(self);
         if let Some(cluster) = cluster.filter(|_| heard) {
-            cloud.node_changed(&cluster);
+            cloud.node_changed(&cluster, at_once);
         }
     }
 

@@ -219,7 +219,7 @@ impl LoadBalancer {
 #[derive(Debug)]
 enum Refusal {
     Taken { what: &'static str, name: String, owner: String },
-    Invalid { field: &'static str, reason: String },
+    Invalid { field: String, reason: String },
     Missing,
     Internal(String),
 }
@@ -255,6 +255,7 @@ impl Cloud {
                 machines.push(self.add_machine(&mut state, spec, status));
             }
         }
+        self.remove_stray_stores(&machines);
         for machine in machines {
             self.spawn(machine.resume());
         }
@@ -309,7 +310,7 @@ impl Cloud {
         let addresses = state.addresses.get_or_insert_with(Addresses::new);
         let (address, reserved) = addresses.reserve(port, |address| taken.contains(&address)).map_err(|error| {
             Refusal::Invalid {
-                field: "port",
+                field: "port".into(),
                 reason: format!("no address of 127.64.0.0/10 can be bound with port {port}: {error}; is it in use on all addresses of this computer?"),
             }
         })?;
@@ -345,7 +346,7 @@ impl Cloud {
                 && !state.load_balancers.contains_key(name)
             {
                 let reason = format!("there is no load balancer {name}");
-                return Err(Refusal::Invalid { field: "loadBalancer", reason });
+                return Err(Refusal::Invalid { field: "loadBalancer".into(), reason });
             }
             spec.address = state.addresses.get_or_insert_with(Addresses::new).machine();
             if let Some(journal) = &mut state.journal {
@@ -466,6 +467,21 @@ impl Cloud {
                 }
                 database.store(name).map_err(|error| error.to_string())
             }
+        }
+    }
+
+    /// Removes the objects of clusters that no machine knows: what an init that was killed left behind.
+    fn remove_stray_stores(&self, machines: &[Arc<Machine>]) {
+        let database = lock(&self.database);
+        let Some(database) = database.as_ref() else {
+            return;
+        };
+        let known: BTreeSet<String> = machines.iter().filter_map(|m| m.look(|status| status.cluster.clone())).collect();
+        let removed = database.store_names().and_then(|names| {
+            names.iter().filter(|name| !known.contains(*name)).try_for_each(|name| database.remove_store(name))
+        });
+        if let Err(error) = removed {
+            tracing::warn!(%error, "the objects of forgotten workload clusters cannot be removed");
         }
     }
 

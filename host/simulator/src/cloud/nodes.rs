@@ -5,6 +5,7 @@
 //! that Leases are renewed now and then, all in one task.
 
 use std::collections::{BTreeMap, HashMap};
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
@@ -30,7 +31,10 @@ pub(super) struct Cluster {
     orphans: Mutex<HashMap<String, Instant>>,
     /// One look at the Nodes at a time.
     turn: tokio::sync::Mutex<()>,
+    /// A look is about to be taken.
     queued: AtomicBool,
+    /// Somebody waits for the end of a grace.
+    waiting: AtomicBool,
 }
 
 impl Cluster {
@@ -42,11 +46,20 @@ impl Cluster {
             orphans: Mutex::default(),
             turn: tokio::sync::Mutex::default(),
             queued: AtomicBool::new(false),
+            waiting: AtomicBool::new(false),
         })
     }
 
     fn members(&self) -> Vec<(String, Arc<Machine>)> {
         lock(&self.members).iter().map(|(node, machine)| (node.clone(), machine.clone())).collect()
+    }
+
+    /// When the next grace ends of a machine or a Node that has fallen silent.
+    fn next_end(&self, grace: Duration) -> Option<Instant> {
+        let now = Instant::now();
+        let members = self.members().into_iter().filter_map(|(_, machine)| machine.silent_since());
+        let orphans: Vec<Instant> = lock(&self.orphans).values().copied().collect();
+        members.chain(orphans).map(|since| since + grace).filter(|end| *end > now).min()
     }
 
     /// The API of a control-plane machine that can be reached.
@@ -91,8 +104,9 @@ impl Cloud {
 
     /// The cluster that is served at `host:port` of a load balancer.
     pub(super) fn cluster_at(&self, endpoint: &str) -> Option<String> {
+        let address: SocketAddr = endpoint.parse().ok()?;
         let balancers = self.load_balancers(None);
-        let balancer = balancers.iter().find(|b| format!("{}:{}", b.record.address, b.record.port) == endpoint)?;
+        let balancer = balancers.iter().find(|b| address == SocketAddr::from((b.record.address, b.record.port)))?;
         let machines = lock(&balancer.machines).clone();
         machines
             .iter()
@@ -102,7 +116,7 @@ impl Cloud {
     /// Makes a machine a member of a cluster.
     pub(super) fn join_cluster(&self, machine: &Machine, name: &str) -> Result<(), String> {
         let cluster = self.cluster(name)?;
-        if let Some(node) = machine.look(|status| status.node_name().map(str::to_owned))
+        if let Some(node) = machine.look(|status| status.node_name.clone())
             && let Some(machine) = self.machine(&machine.spec.name)
         {
             lock(&cluster.orphans).remove(&node);
@@ -119,7 +133,7 @@ impl Cloud {
         let Ok(cluster) = self.cluster(&name) else {
             return;
         };
-        if let Some(node) = machine.look(|status| status.node_name().map(str::to_owned)) {
+        if let Some(node) = machine.look(|status| status.node_name.clone()) {
             let mut members = lock(&cluster.members);
             if members.get(&node).is_some_and(|member| member.spec.name == machine.spec.name) {
                 members.remove(&node);
@@ -127,45 +141,50 @@ impl Cloud {
             }
         }
         let planes = |machine: &Machine| machine.look(|status| status.control_plane.is_some());
-        // Members that have not started their services yet count as well.
-        let survives = self.machines(None).iter().any(|other| {
-            other.spec.name != machine.spec.name && planes(other) && other.look(|s| s.cluster.as_deref() == Some(&name))
-        });
-        if planes(machine) && !survives {
+        // Machines that have not started their services yet count as well.
+        let is_last = planes(machine)
+            && !self.machines(None).iter().any(|other| {
+                other.spec.name != machine.spec.name
+                    && planes(other)
+                    && other.look(|status| status.cluster.as_deref() == Some(&name))
+            });
+        if is_last {
             self.remove_store(&name);
         } else {
-            self.node_changed(&name);
+            self.node_changed(&name, false);
         }
     }
 
-    /// Looks at the Nodes of a cluster now, and again when the grace of those that fell silent is over.
-    pub(super) fn node_changed(&self, name: &str) {
+    /// Looks at the Nodes of a cluster, `at_once` or when the grace of those that fell silent is over.
+    pub(super) fn node_changed(&self, name: &str, at_once: bool) {
         let Some(cluster) = lock(&self.clusters).get(name).cloned() else {
             return;
         };
         let grace = self.options.node_grace;
-        if !cluster.queued.swap(true, Ordering::SeqCst) {
-            let own = self.own.clone();
-            let now = cluster.clone();
+        if at_once && !cluster.queued.swap(true, Ordering::SeqCst) {
+            let cluster = cluster.clone();
             self.spawn(async move {
-                let _turn = now.turn.lock().await;
-                now.queued.store(false, Ordering::SeqCst);
-                look_at_nodes(&now, grace, &own).await;
+                let _turn = cluster.turn.lock().await;
+                cluster.queued.store(false, Ordering::SeqCst);
+                look_at_nodes(&cluster, grace).await;
             });
         }
-        let silent = cluster
-            .members()
-            .iter()
-            .any(|(_, machine)| machine.silent_since().is_some_and(|since| since.elapsed() < grace));
-        let orphaned = lock(&cluster.orphans).values().any(|since| since.elapsed() < grace);
-        if silent || orphaned {
-            let own = self.own.clone();
+        // One task for all that are silent, and none once all is decided.
+        if cluster.next_end(grace).is_some() && !cluster.waiting.swap(true, Ordering::SeqCst) {
             let cluster = Arc::downgrade(&cluster);
             self.spawn(async move {
-                tokio::time::sleep(grace).await;
-                if let Some(cluster) = cluster.upgrade() {
+                while let Some(cluster) = cluster.upgrade() {
+                    let Some(end) = cluster.next_end(grace) else {
+                        cluster.waiting.store(false, Ordering::SeqCst);
+                        // Somebody may have fallen silent between the look and the note.
+                        if cluster.next_end(grace).is_none() || cluster.waiting.swap(true, Ordering::SeqCst) {
+                            return;
+                        }
+                        continue;
+                    };
+                    tokio::time::sleep_until(end).await;
                     let _turn = cluster.turn.lock().await;
-                    look_at_nodes(&cluster, grace, &own).await;
+                    look_at_nodes(&cluster, grace).await;
                 }
             });
         }
@@ -194,14 +213,11 @@ impl Cloud {
 }
 
 /// Compares the Nodes with the machines and says what differs.
-async fn look_at_nodes(cluster: &Cluster, grace: Duration, cloud: &Weak<Cloud>) {
+async fn look_at_nodes(cluster: &Cluster, grace: Duration) {
     // While no control-plane machine can be reached nobody can say anything; the next look comes when one is back.
     let Some(api) = cluster.api() else {
         return;
     };
-    if cloud.upgrade().is_none() {
-        return;
-    }
     if let Err(reason) = compare(cluster, &api, grace).await {
         tracing::warn!(cluster = cluster.name, reason, "the Nodes of a workload cluster cannot be brought up to date");
     }
@@ -229,7 +245,7 @@ async fn compare(cluster: &Cluster, api: &dyn Api, grace: Duration) -> Result<()
         {
             continue;
         }
-        if let Some(node) = status.node {
+        if let Some(node) = status.node.and_then(|node| serde_json::from_str(&node).ok()) {
             kubelet::register(api, node, now).await.map_err(|error| error.to_string())?;
         }
     }

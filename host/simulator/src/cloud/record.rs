@@ -131,8 +131,10 @@ pub struct MachineStatus {
     pub booted: bool,
     /// It stopped in an orderly way.
     pub orderly: bool,
-    /// The Node it registered.
-    pub node: Option<Value>,
+    /// The Node it registered, as JSON: it is needed only where it is lost.
+    pub node: Option<String>,
+    /// The name of that Node.
+    pub node_name: Option<String>,
     /// The cluster it is a node of: the name of the store of its objects.
     pub cluster: Option<String>,
     /// Set on a control-plane machine.
@@ -149,9 +151,10 @@ impl MachineStatus {
         self.state == MachineState::Running && !self.frozen && !self.cut
     }
 
-    /// The name of its Node.
-    pub fn node_name(&self) -> Option<&str> {
-        self.node.as_ref()?.pointer("/metadata/name")?.as_str()
+    /// Remembers the Node it is.
+    pub fn set_node(&mut self, node: &Value) {
+        self.node = Some(node.to_string());
+        self.node_name = node.pointer("/metadata/name").and_then(Value::as_str).map(str::to_owned);
     }
 
     /// Adds lines to the console.
@@ -173,7 +176,7 @@ impl MachineStatus {
             "name": spec.name, "owner": spec.owner, "loadBalancer": spec.load_balancer, "controlPlane": spec.control_plane,
             "failureDomain": spec.failure_domain, "cpus": spec.cpus, "memoryMiB": spec.memory_mib,
             "kubernetesVersion": spec.kubernetes_version, "state": self.state, "frozen": self.frozen, "networkCut": self.cut,
-            "providerID": spec.provider_id(), "node": self.node_name(),
+            "providerID": spec.provider_id(), "node": self.node_name,
             "addresses": [
                 {"type": "InternalIP", "address": spec.address.to_string()},
                 {"type": "Hostname", "address": spec.hostname()},

@@ -39,6 +39,9 @@ impl Workload {
         let chain = super::pki::certificates(serving.certificate_pem.as_bytes()).map_err(|e| other(&e))?;
         let key = super::pki::tls_key(&serving.key_pem).map_err(|e| other(&e))?;
         let tls = capstan_apiserver::server_config(chain, key, std::slice::from_ref(&ca)).map_err(|e| other(&e))?;
+        let mut tls = Arc::unwrap_or_clone(tls);
+        // Thousands of servers with few, long connections each: a cache of sessions would cost more than it saves.
+        tls.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
         let signer = Arc::new(Signer { ca: pki.ca.clone(), server: OnceLock::new() });
         let server = ApiServer::new(Options {
             store,
@@ -53,7 +56,7 @@ impl Workload {
         let _ = signer.server.set(Arc::downgrade(&manager));
         let stop = CancellationToken::new();
         server.background(stop.clone());
-        Ok(Workload { server, tls: tls.into(), _manager: manager, _background: stop.drop_guard() })
+        Ok(Workload { server, tls: Arc::new(tls).into(), _manager: manager, _background: stop.drop_guard() })
     }
 
     /// Access in process as the controller manager.

@@ -225,11 +225,11 @@ impl Shell {
         if self.files.is_directory(&to) {
             to = format!("{to}/{}", from.rsplit('/').next().unwrap_or_default());
         }
-        let outcome =
-            self.files
-                .read(&from)
-                .and_then(|content| self.files.write(&to, &content, false))
-                .and_then(|()| if take { self.files.remove(&from) } else { Ok(()) });
+        let outcome = self
+            .files
+            .read(&from)
+            .and_then(|content| self.files.write(&to, &content, false))
+            .and_then(|()| if take { self.files.remove(&from) } else { Ok(()) });
         match outcome {
             Ok(()) => Finished::default(),
             Err(error) => Finished::fail(1, error),

@@ -25,7 +25,10 @@ pub struct Cloud {
 impl Cloud {
     pub async fn start(options: SimulatorOptions) -> Cloud {
         let _ = rustls::crypto::ring::default_provider().install_default();
-        Cloud { simulator: Simulator::start(options).await.unwrap(), http: reqwest::Client::builder().no_proxy().build().unwrap() }
+        Cloud {
+            simulator: Simulator::start(options).await.unwrap(),
+            http: reqwest::Client::builder().no_proxy().build().unwrap(),
+        }
     }
 
     pub async fn call(&self, method: &str, path: &str, body: Option<Value>) -> (u16, Value) {
@@ -48,7 +51,8 @@ impl Cloud {
 
     /// A load balancer; its `address:port`.
     pub async fn balancer(&self, name: &str) -> String {
-        let (status, body) = self.call("POST", "load-balancers", Some(json!({"name": name, "owner": "o", "port": 6443}))).await;
+        let (status, body) =
+            self.call("POST", "load-balancers", Some(json!({"name": name, "owner": "o", "port": 6443}))).await;
         assert_eq!(status, 201, "{body}");
         format!("{}:{}", body["address"].as_str().unwrap(), body["port"])
     }
@@ -188,7 +192,10 @@ pub async fn ask(client: &kube::Client, method: &str, path: &str, body: Option<&
     let mut request = http::Request::builder().method(method).uri(path);
     let bytes = match body {
         Some(body) => {
-            request = request.header("content-type", if method == "PATCH" { "application/merge-patch+json" } else { "application/json" });
+            request = request.header(
+                "content-type",
+                if method == "PATCH" { "application/merge-patch+json" } else { "application/json" },
+            );
             body.to_string().into_bytes()
         }
         None => Vec::new(),
@@ -214,7 +221,9 @@ pub async fn cluster(cloud: &Cloud, name: &str) -> (Secrets, String, kube::Clien
     let client = secrets.admin(&endpoint);
     until("the API", async || ask(&client, "GET", "/api/v1/nodes", None).await.ok()).await;
     ask(&client, "POST", "/api/v1/namespaces/kube-system/secrets", Some(&secrets.token_secret())).await.unwrap();
-    cloud.machine(&format!("{name}.w"), &balancer, false, &secrets.join(&endpoint, &secrets.bearer(), &secrets.hash())).await;
+    cloud
+        .machine(&format!("{name}.w"), &balancer, false, &secrets.join(&endpoint, &secrets.bearer(), &secrets.hash()))
+        .await;
     cloud.joined(&format!("{name}.w")).await.unwrap();
     (secrets, endpoint, client)
 }
