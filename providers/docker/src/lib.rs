@@ -1,1 +1,70 @@
-//! t
+//! Docker: clusters whose machines are containers of one Docker Engine, with DockerCluster and DockerMachine as Cluster API up
+//! to 1.14 has them.
+//!
+//! Behind a cluster stand a [`network`] and a [`load_balancer`] container, behind a machine one [`container`], into which
+//! the bootstrap data is put as files and carried out by a small script ([`boot`]).
+//!
+//! Promises: names are the idempotency key, and what has the name without our owner key is never touched; bootstrap
+//! data is never read here; a machine's container that has vanished is reported, not made anew; the address of the
+//! load balancer stays.
+
+mod boot;
+mod cluster;
+mod container;
+mod engine;
+mod load_balancer;
+mod machine;
+mod network;
+
+use capstan_provider::{Context, InfrastructureProvider, export_infrastructure};
+
+/// The provider.
+#[derive(Debug)]
+pub struct Docker;
+
+impl InfrastructureProvider for Docker {
+    type Cluster = cluster::DockerCluster;
+    type Machine = machine::DockerMachine;
+}
+
+export_infrastructure!(Docker, {
+    "name": "docker",
+    "kinds": { "group": "infrastructure.cluster.x-k8s.io", "cluster": "DockerCluster", "machine": "DockerMachine" },
+    "contractLabels": { "cluster.x-k8s.io/v1beta2": ["v1beta2"] },
+    "endpoints": [
+        { "name": "engine", "protocol": "rest", "timeout": "60s", "maxResponse": "4Mi" }
+    ],
+    "consistencyWindow": "0s",
+    "limits": { "memory": "16Mi", "cpu": "200ms", "requestsPerTurn": 32 }
+});
+
+/// The endpoint of the manifest: the engine's socket.
+const ENGINE: &str = "engine";
+/// Label with the owner key of the object that made something.
+const OWNER: &str = "capstan.dev/owner-key";
+/// Label with the name of the cluster, as Cluster API's Docker provider sets it.
+const CLUSTER: &str = "io.x-k8s.kind.cluster";
+/// Label with what a container is for.
+const ROLE: &str = "io.x-k8s.kind.role";
+
+/// The first name that no other object has: the plain one, else one with the namespace in it.
+fn free_name<S>(ctx: &Context<S>, plain: String, reserved: &[String]) -> String {
+    if reserved.contains(&plain) { format!("{}-{plain}", ctx.namespace()) } else { plain }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    #[test]
+    fn the_sections_are_json() {
+        let manifest: Value = serde_json::from_str(MANIFEST).unwrap();
+        let crds: Value = serde_json::from_str(CRDS).unwrap();
+        assert_eq!(crds[0]["kind"], manifest["kinds"]["cluster"]);
+        assert_eq!(crds[1]["kind"], manifest["kinds"]["machine"]);
+        let spec = &crds[1]["versions"][0]["schema"]["properties"]["spec"]["properties"];
+        assert_eq!(spec["privileged"]["default"], true);
+    }
+}

@@ -8,7 +8,6 @@
 mod bootstrap;
 mod plan;
 mod spec;
-mod time;
 
 use capstan_provider::{
     Context, Error, Need, Result, Violation,

@@ -6,13 +6,13 @@ use capstan_provider::{
     Condition, Reason, Result,
     control_plane::{Decision, Member, Step, View},
     infrastructure::json,
+    time,
 };
 use serde::{Deserialize, Serialize};
 
 use crate::{
     bootstrap::Desired,
     spec::{KubeadmControlPlane, KubeadmControlPlaneStatus},
-    time,
 };
 
 /// When to ask again while something outside the management cluster has to happen (ms).

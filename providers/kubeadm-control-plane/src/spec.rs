@@ -2,11 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use capstan_provider::{IntOrString, Kind, Schema, Violation};
+use capstan_provider::{IntOrString, Kind, Schema, Violation, time};
 use kubeadm_types::KubeadmConfigSpec;
 use serde::{Deserialize, Serialize};
-
-use crate::time;
 
 /// A control plane whose machines are set up by kubeadm.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Schema, Kind)]

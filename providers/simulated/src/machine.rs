@@ -15,7 +15,7 @@ use crate::{
 };
 
 const MACHINE: &str = "machine";
-/// How long a boot or a deletion takes before it is worth looking again (ms).
+/// How long a deletion takes before it is worth looking again (ms).
 const LOOK_AGAIN: u64 = 250;
 
 /// A machine in the simulated cloud.
@@ -159,7 +159,7 @@ impl Part<SimulatedMachine> for Machine {
         }
         let observed = Observed::new(name, &machine)?.ready(machine.state == "running");
         Ok(Presence::Present(match machine.state.as_str() {
-            "booting" | "deleting" => observed.operation(machine.state, LOOK_AGAIN),
+            "deleting" => observed.operation(machine.state, LOOK_AGAIN),
             _ => observed,
         }))
     }
@@ -287,12 +287,16 @@ mod tests {
     }
 
     #[test]
-    fn a_boot_is_worth_another_look_and_a_template_has_a_capacity() {
+    fn a_deletion_is_worth_another_look_and_a_template_has_a_capacity() {
         let (presence, _) = scenario(false)
             .answer("GET /v1/machines/t.x", 200, json!({"owner": "owner-1", "state": "booting"}))
             .run(|| infrastructure::observe::<Simulated>(MACHINE));
         let Ok(Presence::Present(observed)) = presence else { panic!("{presence:?}") };
-        assert!(!observed.ready && observed.operation.is_some());
+        assert!(!observed.ready && observed.operation.is_none());
+        let (presence, _) = scenario(false)
+            .answer("GET /v1/machines/t.x", 200, json!({"owner": "owner-1", "state": "deleting"}))
+            .run(|| infrastructure::observe::<Simulated>(MACHINE));
+        assert!(matches!(presence, Ok(Presence::Present(observed)) if observed.operation.is_some()));
         let template = Scenario::new("SimulatedMachineTemplate", json!({"template": {"spec": {"cpus": 8}}}));
         let (capacity, _) = template.run(infrastructure::capacity::<Simulated>);
         assert_eq!(capacity, [("cpu".to_owned(), "8".to_owned()), ("memory".to_owned(), "4096Mi".to_owned())]);

@@ -29,6 +29,7 @@ pub mod log;
 pub mod needs;
 pub mod schema;
 pub mod secrets;
+pub mod time;
 
 pub use context::{ClusterView, Condition, Context, HostPort, Known, MachineSummary, MachineView};
 pub use error::{Error, Reason, Result, Violation};

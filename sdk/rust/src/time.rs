@@ -1,6 +1,7 @@
-//! RFC 3339 times as milliseconds since the Unix epoch.
+//! Times and durations as Kubernetes writes them, in milliseconds. A provider has no clock: [`Context::now`](crate::Context::now) is the
+//! time of the turn.
 
-/// `2026-11-30T01:02:03.5Z` or with an offset; `None` where it is no such time.
+/// Since the Unix epoch, of `2026-11-30T01:02:03.5Z` or with an offset (RFC 3339); `None` where it is no such time.
 pub fn milliseconds(text: &str) -> Option<u64> {
     let (date, rest) = text.split_once(['T', 't'])?;
     let mut parts = date.splitn(3, '-').map(|part| part.parse::<i64>().ok());
@@ -34,6 +35,32 @@ pub fn milliseconds(text: &str) -> Option<u64> {
     u64::try_from((minutes * 60 + second) * 1000 + thousandths).ok()
 }
 
+/// Of a duration such as `5m`, `1h30m` or `1.5s`, as Go writes them; `None` where it is no such duration.
+pub fn duration(text: &str) -> Option<u64> {
+    if text == "0" {
+        return Some(0);
+    }
+    let mut rest = text;
+    let mut total = 0.0;
+    while !rest.is_empty() {
+        let digits = rest.find(|letter: char| !letter.is_ascii_digit() && letter != '.')?;
+        let (number, unit) = rest.split_at_checked(digits)?;
+        let letters = unit.find(|letter: char| letter.is_ascii_digit()).unwrap_or(unit.len());
+        let (unit, after) = unit.split_at_checked(letters)?;
+        let factor = match unit {
+            "h" => 3_600_000.0,
+            "m" => 60_000.0,
+            "s" => 1000.0,
+            "ms" => 1.0,
+            _ => return None,
+        };
+        total += number.parse::<f64>().ok()? * factor;
+        rest = after;
+    }
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "no duration is negative or that long")]
+    (!text.is_empty()).then_some(total as u64)
+}
+
 fn parts_second(clock: &str) -> Option<&str> {
     clock.rsplit(':').next()
 }
@@ -41,6 +68,16 @@ fn parts_second(clock: &str) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn durations() {
+        assert_eq!(duration("5m"), Some(300_000));
+        assert_eq!(duration("1h30m"), Some(5_400_000));
+        assert_eq!(duration("1.5s"), Some(1500));
+        assert_eq!(duration("250ms"), Some(250));
+        assert_eq!(duration("0"), Some(0));
+        assert_eq!((duration(""), duration("5"), duration("m"), duration("5d")), (None, None, None, None));
+    }
 
     #[test]
     fn times() {

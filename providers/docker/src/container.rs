@@ -1,0 +1,292 @@
+//! The container of a machine: made, given its bootstrap data, started, and told to carry it out.
+
+use capstan_provider::{Choice, Context, Error, Observed, Part, Presence, Progress, Reason, Result, http, time};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::{
+    CLUSTER, ENGINE, OWNER, ROLE,
+    boot::{self, Ended},
+    engine::{self, Container},
+    free_name,
+    machine::DockerMachine,
+    network::{NETWORK, NetworkState},
+};
+
+/// The part's name.
+pub const CONTAINER: &str = "container";
+
+const WRITE: &str = "WriteBootstrapData";
+const START: &str = "Start";
+const PREPARE: &str = "PrepareBootstrap";
+const RUN: &str = "RunBootstrap";
+/// How long until it is worth asking again how the bootstrap goes (ms).
+const LOOK_AGAIN: u64 = 1000;
+
+/// The container. One that has vanished is reported: its node is gone with it.
+pub struct Node;
+
+/// What stays the same however often creation is tried.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Frozen {
+    /// Its image.
+    pub image: String,
+    /// Where it is said to be.
+    pub failure_domain: Option<String>,
+}
+
+/// How far the bootstrap data is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Boot {
+    /// Not in the container.
+    Absent,
+    /// In the container.
+    Written,
+    /// Being carried out.
+    Started,
+    /// Carried out, or not.
+    Ended {
+        /// 0 is success.
+        code: i32,
+        /// The step that failed.
+        step: u32,
+    },
+}
+
+/// What `report` and later calls need to know of the container.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ContainerState {
+    /// Its name.
+    pub name: String,
+    /// What the engine says it does.
+    pub status: String,
+    /// It runs.
+    pub running: bool,
+    /// Why it does not run.
+    pub trouble: String,
+    /// Its addresses, while it runs.
+    pub addresses: Vec<String>,
+    /// How far the bootstrap data is.
+    pub boot: Boot,
+    /// It takes longer than it may.
+    pub overdue: bool,
+    /// A command that was prepared to carry it out.
+    pub exec: Option<String>,
+}
+
+/// A command in a container, as the engine describes it.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct Exec {
+    #[serde(rename = "Running")]
+    running: bool,
+    #[serde(rename = "ExitCode")]
+    exit_code: Option<i64>,
+    #[serde(rename = "ProcessConfig")]
+    process: Process,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct Process {
+    arguments: Vec<String>,
+}
+
+/// As Cluster API's Docker provider names it: the machine's name, with the cluster's in front.
+fn default_name(ctx: &Context<DockerMachine>) -> String {
+    let machine = ctx.machine().map_or_else(|| ctx.name(), |machine| machine.name());
+    let cluster = ctx.cluster().name();
+    if machine.starts_with(&cluster) { machine } else { format!("{cluster}-{machine}") }
+}
+
+fn network(ctx: &Context<DockerMachine>) -> Result<Option<NetworkState>> {
+    ctx.cluster().infrastructure_state(NETWORK)
+}
+
+fn boot_of(ctx: &Context<DockerMachine>, name: &str) -> Result<Boot> {
+    let known: Option<ContainerState> = ctx.known(CONTAINER).map(|known| known.state()).transpose()?.flatten();
+    if let Some(ended @ Boot::Ended { .. }) = known.map(|known| known.boot) {
+        return Ok(ended);
+    }
+    let mut files = engine::files(name, &[boot::RESULT, boot::STARTED, boot::SCRIPT])?.into_iter();
+    let (result, started, script) = (files.next().flatten(), files.next().flatten(), files.next().flatten());
+    Ok(match (result.as_deref().and_then(Ended::parse), started, script) {
+        (Some(Ended { code, step }), ..) => Boot::Ended { code, step },
+        (None, Some(_), _) => Boot::Started,
+        (None, None, Some(_)) => Boot::Written,
+        (None, None, None) => Boot::Absent,
+    })
+}
+
+/// A command that was prepared to run the script and has not begun: a crash may have come between.
+fn prepared(container: &Container) -> Result<Option<String>> {
+    for id in container.exec_ids.iter().flatten() {
+        let Some(answer) = http::get(ENGINE, "/exec/{}/json", &[id]).found()? else { continue };
+        let exec: Exec = answer.json()?;
+        if exec.process.arguments.iter().any(|word| word == boot::SCRIPT) && !exec.running && exec.exit_code.is_none() {
+            return Ok(Some(id.clone()));
+        }
+    }
+    Ok(None)
+}
+
+impl Part<DockerMachine> for Node {
+    fn name(&self) -> String {
+        CONTAINER.to_owned()
+    }
+
+    fn replaceable(&self) -> bool {
+        false
+    }
+
+    fn identify(&self, ctx: &Context<DockerMachine>, reserved: &[String]) -> Result<Choice> {
+        let machine = ctx.machine();
+        let image = match (&ctx.spec.custom_image, machine.as_ref().and_then(|machine| machine.kubernetes_version())) {
+            (Some(image), _) => image.clone(),
+            (None, Some(version)) => format!("kindest/node:{}", version.replace('+', "_")),
+            (None, None) => {
+                return Err(Error::invalid(
+                    "/spec/customImage",
+                    "an image is needed where the Machine has no version: set customImage or the Machine's version",
+                ));
+            }
+        };
+        let failure_domain = machine.and_then(|machine| machine.failure_domain());
+        Choice::chosen(free_name(ctx, default_name(ctx), reserved)).freeze(&Frozen { image, failure_domain })
+    }
+
+    fn observe(&self, ctx: &Context<DockerMachine>) -> Result<Presence> {
+        let name = ctx.known(CONTAINER).and_then(|known| known.id).unwrap_or_else(|| default_name(ctx));
+        let Some(container) = engine::inspect(&name)? else { return Ok(Presence::absent_by_id()) };
+        if container.label(OWNER) != Some(&ctx.owner_key()) {
+            let message = format!("container {name} is there and was not made for this machine");
+            return Ok(Presence::foreign("NameTaken", message));
+        }
+        let running = container.state.running;
+        let boot = boot_of(ctx, &name)?;
+        let exec = if running && boot == Boot::Written { prepared(&container)? } else { None };
+        let begun = time::milliseconds(&container.state.started_at);
+        let overdue = begun.is_some_and(|begun| running && begun.saturating_add(ctx.spec.timeout()) < ctx.now());
+        let network = network(ctx)?;
+        let state = ContainerState {
+            name: name.clone(),
+            status: container.state.status.clone(),
+            running,
+            trouble: container.state.error.clone(),
+            addresses: network.map(|network| container.addresses(&network.name)).unwrap_or_default(),
+            boot,
+            overdue,
+            exec: exec.clone(),
+        };
+        let begun = matches!(boot, Boot::Started | Boot::Ended { .. });
+        let observed = Observed::new(&name, &state)?.ready(running && begun);
+        let watched = ctx.machine().is_some_and(|machine| !machine.node_bound() && !machine.deleting());
+        Ok(Presence::Present(match boot {
+            Boot::Absent => observed.todo(WRITE, "put the bootstrap data into the container"),
+            Boot::Written if !running => observed.todo(START, "start the container"),
+            Boot::Written if exec.is_none() => observed.todo(PREPARE, "prepare to carry the bootstrap data out"),
+            Boot::Written => observed.todo(RUN, "carry the bootstrap data out"),
+            Boot::Started if running && watched && !overdue => observed.operation("bootstrap", LOOK_AGAIN),
+            Boot::Started | Boot::Ended { .. } => observed,
+        }))
+    }
+
+    fn create(&self, ctx: &Context<DockerMachine>) -> Result<Progress> {
+        let name = ctx.id_of(CONTAINER)?;
+        let machine = ctx.machine().ok_or_else(|| Error::internal("a container is made without its Machine"))?;
+        if machine.bootstrap_format().is_none() {
+            return Ok(Progress::waiting("WaitingForBootstrapData", "there is no bootstrap data yet"));
+        }
+        let Some(network) = network(ctx)? else {
+            return Ok(Progress::waiting("WaitingForNetwork", "the cluster has no network yet"));
+        };
+        let frozen: Option<Frozen> = ctx.known(CONTAINER).map(|known| known.frozen()).transpose()?.flatten();
+        let frozen = frozen.ok_or_else(|| Error::internal("the container's image was not chosen"))?;
+        engine::create(&name, &container_body(ctx, &name, &network.name, &frozen, machine.control_plane()))
+    }
+
+    fn update(&self, ctx: &Context<DockerMachine>, todo: &[Reason]) -> Result<Progress> {
+        let name = ctx.id_of(CONTAINER)?;
+        match todo.first().map(|reason| reason.code.as_str()) {
+            Some(WRITE) => engine::put_files(&name, "/", &boot::members(ctx.spec.privileged)?),
+            Some(START) => engine::start(&name),
+            Some(PREPARE) => {
+                http::post(ENGINE, "/containers/{}/exec", &[&name])
+                    .json(&json!({"Cmd": ["/bin/sh", boot::SCRIPT], "Privileged": ctx.spec.privileged}))?
+                    .ok()?;
+                Ok(Progress::done(name))
+            }
+            Some(RUN) => {
+                let state: Option<ContainerState> =
+                    ctx.known(CONTAINER).map(|known| known.state()).transpose()?.flatten();
+                let exec = state
+                    .and_then(|state| state.exec)
+                    .ok_or_else(|| Error::internal("no command was prepared to carry the bootstrap data out"))?;
+                let answer = http::post(ENGINE, "/exec/{}/start", &[&exec]).json(&json!({"Detach": true}))?.send()?;
+                match answer.status {
+                    // 409: it runs already, or the container has stopped, which the next look shows.
+                    200 | 204 | 409 => Ok(Progress::done(name)),
+                    _ => Err(answer.error()),
+                }
+            }
+            other => Err(Error::internal(format!("a container cannot do {other:?}"))),
+        }
+    }
+
+    fn delete(&self, ctx: &Context<DockerMachine>) -> Result<Progress> {
+        engine::remove(&ctx.id_of(CONTAINER)?)
+    }
+}
+
+/// What kind's nodes are made with; a container without privileges gets none of what needs them.
+fn container_body(
+    ctx: &Context<DockerMachine>,
+    name: &str,
+    network: &str,
+    frozen: &Frozen,
+    control_plane: bool,
+) -> Value {
+    let mut labels = json!({
+        OWNER: ctx.owner_key(),
+        CLUSTER: ctx.cluster().name(),
+        ROLE: if control_plane { "control-plane" } else { "worker" },
+    });
+    if let Some(domain) = &frozen.failure_domain {
+        labels["io.x-k8s.cluster.failureDomain"] = domain.clone().into();
+    }
+    let mut mounts: Vec<Value> = ctx
+        .spec
+        .extra_mounts
+        .iter()
+        .map(|mount| {
+            json!({"Type": "bind", "Source": mount.host_path, "Target": mount.container_path,
+                "ReadOnly": mount.read_only == Some(true)})
+        })
+        .collect();
+    let mut host = json!({
+        "NetworkMode": network,
+        "RestartPolicy": {"Name": "unless-stopped"},
+        "Privileged": ctx.spec.privileged,
+    });
+    let mut body = json!({"Image": frozen.image, "Hostname": name, "Labels": labels});
+    if ctx.spec.privileged {
+        mounts.push(json!({"Type": "bind", "Source": "/lib/modules", "Target": "/lib/modules", "ReadOnly": true}));
+        host["SecurityOpt"] = json!(["seccomp=unconfined", "apparmor=unconfined"]);
+        host["Tmpfs"] = json!({"/tmp": "", "/run": ""});
+        host["CgroupnsMode"] = "private".into();
+        host["Init"] = false.into();
+        body["Tty"] = true.into();
+        body["Volumes"] = json!({"/var": {}});
+    }
+    host["Mounts"] = mounts.into();
+    body["HostConfig"] = host;
+    body["NetworkingConfig"] = json!({"EndpointsConfig": {network: {}}});
+    body
+}
+
+#[cfg(test)]
+#[path = "container_tests.rs"]
+mod tests;

@@ -1,0 +1,143 @@
+//! A machine is one container.
+
+use capstan_provider::{
+    Address, AddressKind, Condition, Context, Kind, MachineFacts, MachineKind, Part, Phase, Result, Schema, Violation,
+    infrastructure::{PartsOf, json},
+    time,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    boot,
+    container::{Boot, CONTAINER, ContainerState, Frozen, Node},
+};
+
+/// A machine that is a container of one Docker Engine.
+#[derive(Clone, Debug, PartialEq, Deserialize, Schema, Kind)]
+#[serde(rename_all = "camelCase")]
+#[kind(name = "DockerMachine", version = "v1beta2", status = DockerMachineStatus)]
+pub struct DockerMachine {
+    /// Its image; `kindest/node` of the machine's Kubernetes version if absent.
+    #[schema(max_length = 512)]
+    pub custom_image: Option<String>,
+    /// Images to load into the node before it joins.
+    #[serde(default)]
+    #[schema(max_items = 100)]
+    pub pre_load_images: Vec<String>,
+    /// Directories of the engine's machine in the container.
+    #[serde(default)]
+    #[schema(max_items = 100)]
+    pub extra_mounts: Vec<Mount>,
+    /// How long the bootstrap data may take, such as `5m`.
+    pub bootstrap_timeout: Option<String>,
+    /// The container has all privileges, as a real node needs.
+    #[serde(default = "yes")]
+    #[schema(default = true)]
+    pub privileged: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// A directory of the engine's machine in the container.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Schema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Mount {
+    /// Where it appears.
+    pub container_path: String,
+    /// Where it is.
+    pub host_path: String,
+    /// No writes.
+    pub read_only: Option<bool>,
+}
+
+/// What is known of a machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Schema)]
+#[serde(rename_all = "camelCase")]
+pub struct DockerMachineStatus {
+    /// What the engine says its container does.
+    pub container: Option<String>,
+}
+
+impl DockerMachine {
+    /// How long the bootstrap data may take (ms).
+    pub fn timeout(&self) -> u64 {
+        self.bootstrap_timeout.as_deref().and_then(time::duration).unwrap_or(5 * 60 * 1000)
+    }
+}
+
+impl PartsOf for DockerMachine {
+    fn parts(_ctx: &Context<Self>) -> Result<Vec<Box<dyn Part<Self>>>> {
+        Ok(vec![Box::new(Node)])
+    }
+
+    fn validate(_old: Option<&Self>, new: &Self) -> Vec<Violation> {
+        let mut violations = Vec::new();
+        if new.bootstrap_timeout.as_deref().is_some_and(|text| time::duration(text).is_none()) {
+            violations.push(Violation::new("/spec/bootstrapTimeout", "no duration such as 5m or 90s"));
+        }
+        if !new.pre_load_images.is_empty() {
+            violations.push(Violation::new(
+                "/spec/preLoadImages",
+                "images are not loaded into nodes: put them into the node image, or let the node pull them",
+            ));
+        }
+        violations
+    }
+}
+
+impl MachineKind for DockerMachine {
+    fn report(ctx: &Context<Self>) -> Result<MachineFacts> {
+        let known = ctx.known(CONTAINER).unwrap_or_default();
+        let frozen: Option<Frozen> = known.frozen()?;
+        let Some(container) = known.state::<ContainerState>()? else { return Ok(MachineFacts::default()) };
+        let name = &container.name;
+        let begun = matches!(container.boot, Boot::Started | Boot::Ended { .. });
+        let mut addresses = vec![Address { kind: AddressKind::Hostname, value: name.clone() }];
+        addresses
+            .extend(container.addresses.iter().map(|ip| Address { kind: AddressKind::InternalIp, value: ip.clone() }));
+        let provisioned = if container.running {
+            Condition::new("ContainerProvisioned", Some(true), "ContainerProvisioned", "")
+        } else {
+            let why = if container.trouble.is_empty() { String::new() } else { format!(": {}", container.trouble) };
+            let message = format!("container {name} is {}{why}", container.status);
+            Condition::new("ContainerProvisioned", Some(false), "ContainerNotRunning", message)
+        };
+        Ok(MachineFacts {
+            phase: match (container.running, begun) {
+                (true, _) => Phase::Running,
+                (false, true) => Phase::Stopped,
+                (false, false) => Phase::Pending,
+            },
+            provider_id: Some(format!("docker:////{name}")),
+            addresses: if container.addresses.is_empty() { Vec::new() } else { addresses },
+            failure_domain: frozen.and_then(|frozen| frozen.failure_domain),
+            node_name: Some(name.clone()),
+            conditions: vec![provisioned, bootstrap_condition(ctx, &container)],
+            status: json(&DockerMachineStatus { container: Some(container.status.clone()) })?,
+            ..MachineFacts::default()
+        })
+    }
+}
+
+fn bootstrap_condition(ctx: &Context<DockerMachine>, container: &ContainerState) -> Condition {
+    let kind = "BootstrapCompleted";
+    let look = format!("see {}/log in container {}", boot::DIRECTORY, container.name);
+    if ctx.machine().is_some_and(|machine| machine.node_bound()) {
+        return Condition::new(kind, Some(true), "NodeJoined", "");
+    }
+    match container.boot {
+        Boot::Ended { code: 0, .. } => Condition::new(kind, Some(true), "BootstrapCompleted", ""),
+        Boot::Ended { code, step } => {
+            let message = format!("step {step} of the bootstrap data ended with exit code {code}: {look}");
+            Condition::new(kind, Some(false), "BootstrapFailed", message)
+        }
+        _ if container.overdue => {
+            let seconds = ctx.spec.timeout() / 1000;
+            let message = format!("the bootstrap data has not been carried out within {seconds} s: {look}");
+            Condition::new(kind, Some(false), "BootstrapTimedOut", message)
+        }
+        _ => Condition::new(kind, None, "Bootstrapping", "the bootstrap data is being carried out"),
+    }
+}
