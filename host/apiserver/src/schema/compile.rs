@@ -9,7 +9,8 @@ use super::node::{Additional, Checks, Field, ListType, Node, Pattern, Type};
 use super::prune::prune;
 use super::validate::validate_value;
 use serde_json::{Map, Value};
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// Schemas nested deeper than this are refused.
 const MAX_DEPTH: usize = 100;
@@ -339,7 +340,7 @@ fn children(map: &Map<String, Value>, place: Place<'_>, out: &mut Node, errors: 
             } else {
                 node(schema, place.below(Level::Field, &child_path, place.correlated), errors)
             };
-            out.fields.insert(name.clone(), Field::of(Arc::new(child)));
+            out.fields.insert(name.clone(), Field::of(shared(schema, child)));
         }
     }
     match map.get("additionalProperties") {
@@ -350,7 +351,7 @@ fn children(map: &Map<String, Value>, place: Place<'_>, out: &mut Node, errors: 
             }
             let child_path = join(path, "additionalProperties");
             let child = node(schema, place.below(Level::Field, &child_path, place.correlated), errors);
-            out.additional = Additional::Schema(Arc::new(child));
+            out.additional = Additional::Schema(shared(schema, child));
         }
         _ => {}
     }
@@ -361,11 +362,39 @@ fn children(map: &Map<String, Value>, place: Place<'_>, out: &mut Node, errors: 
         Some(schema) => {
             let child_path = join(path, "items");
             let correlated = place.correlated && matches!(out.list, ListType::Map(_));
-            out.items = Some(Arc::new(node(schema, place.below(Level::Item, &child_path, correlated), errors)));
+            let child = node(schema, place.below(Level::Item, &child_path, correlated), errors);
+            out.items = Some(shared(schema, child));
         }
         None if out.ty == Type::Array => errors.push(FieldError::required(join(path, "items"), "must be specified")),
         None => {}
     }
+}
+
+/// One node for all places of the process that say the same of a value without parts: most of a schema is such.
+fn shared(schema: &Value, node: Node) -> Arc<Node> {
+    static KNOWN: Mutex<Option<HashMap<String, Weak<Node>>>> = Mutex::new(None);
+    if !node.ty.is_scalar() {
+        return Arc::new(node);
+    }
+    let said: Map<String, Value> = schema
+        .as_object()
+        .into_iter()
+        .flatten()
+        .filter(|(word, _)| !["description", "title", "example"].contains(&word.as_str()))
+        .map(|(word, value)| (word.clone(), value.clone()))
+        .collect();
+    let mut guard = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let known = guard.get_or_insert_with(HashMap::new);
+    let key = Value::Object(said).to_string();
+    if let Some(node) = known.get(&key).and_then(Weak::upgrade) {
+        return node;
+    }
+    if known.len().is_power_of_two() {
+        known.retain(|_, node| node.strong_count() > 0);
+    }
+    let node = Arc::new(node);
+    known.insert(key, Arc::downgrade(&node));
+    node
 }
 
 /// `metadata` at the root may only restrict `name` and `generateName`; the rest is the server's.

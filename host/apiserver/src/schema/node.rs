@@ -214,7 +214,9 @@ impl Pattern {
             return Ok(Pattern(regex));
         }
         let regex = Arc::new(Regex::new(source).map_err(|error| error.to_string())?);
-        known.retain(|_, regex| regex.strong_count() > 0);
+        if known.len().is_power_of_two() {
+            known.retain(|_, regex| regex.strong_count() > 0);
+        }
         known.insert(source.to_owned(), Arc::downgrade(&regex));
         Ok(Pattern(regex))
     }

@@ -17,7 +17,7 @@ fn builtin(kind: &str) -> Schema {
 }
 
 /// A custom kind with every sort of list and map.
-fn thing() -> Schema {
+pub(super) fn thing() -> Schema {
     spec(json!({
         "replicas": {"type": "integer"},
         "name": {"type": "string"},
@@ -50,7 +50,7 @@ fn updated(schema: &Schema, live: &Value, manager: &str, now: &str, change: impl
 }
 
 /// `manager/operation` to fields, for each entry.
-fn owners(object: &Value) -> Value {
+pub(super) fn owners(object: &Value) -> Value {
     let mut out = serde_json::Map::new();
     for entry in object["metadata"]["managedFields"].as_array().into_iter().flatten() {
         let mut name = format!("{}/{}", entry["manager"].as_str().unwrap(), entry["operation"].as_str().unwrap());

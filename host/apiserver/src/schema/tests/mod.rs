@@ -7,6 +7,7 @@ mod crd;
 mod objects;
 mod rules;
 mod strategic;
+mod upstream;
 
 use super::Schema;
 use serde_json::{Value, json};
