@@ -4,6 +4,7 @@
 //! lets the provider render first-boot data, keeps that in a Secret, and only then says that it is there. A Secret that
 //! exists is kept: a machine may have booted with it.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -209,12 +210,11 @@ struct BootstrapRoutine {
 
 impl Routine for BootstrapRoutine {
     fn run(&self, replay: &mut Replay<'_>) -> Result<Plan, Halt> {
-        let none = Default::default();
-        let grant = match self.offers.grant(replay, &none)? {
+        let grant = match self.offers.grant(replay, BTreeMap::new)? {
             Ok(grant) => grant,
             Err(problem) => return Ok(self.failed(&problem, "CertificatesAvailable", replay.now())),
         };
-        let problem = match replay.call(Call::Render, &none, &grant.granted)?.reply {
+        let problem = match replay.call(Call::Render, BTreeMap::new, &grant.granted)?.reply {
             Ok(Reply::Rendered(rendered)) => match rule(&rendered) {
                 None => return Ok(self.rendered(&rendered, &grant, replay.now())),
                 Some(rule) => Problem::violated(rule),

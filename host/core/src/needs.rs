@@ -133,7 +133,7 @@ impl Offers {
     pub(crate) fn grant(
         &self,
         replay: &mut Replay<'_>,
-        known: &BTreeMap<String, KnownPart>,
+        known: impl FnOnce() -> BTreeMap<String, KnownPart>,
     ) -> Result<Result<Grant, Problem>, Halt> {
         let mut granted = Granted::default();
         match &self.bootstrap_data {

@@ -84,10 +84,10 @@ impl<'a> Replay<'a> {
     pub(crate) fn call(
         &mut self,
         call: Call,
-        known: &BTreeMap<String, KnownPart>,
+        known: impl FnOnce() -> BTreeMap<String, KnownPart>,
         granted: &Granted,
     ) -> Result<Outcome, Halt> {
-        match self.answer(|| Step::Call { call, known: known.clone(), granted: granted.clone() })? {
+        match self.answer(|| Step::Call { call, known: known(), granted: granted.clone() })? {
             Told::Called(outcome) => Ok(outcome.clone()),
             _ => Err(astray()),
         }
@@ -129,10 +129,9 @@ mod tests {
 
     impl Routine for TwoCalls {
         fn run(&self, replay: &mut Replay<'_>) -> Result<Plan, Halt> {
-            let none = BTreeMap::new();
-            replay.call(Call::Parts, &none, &Granted::default())?;
+            replay.call(Call::Parts, BTreeMap::new, &Granted::default())?;
             let between = replay.now();
-            replay.call(Call::ReportCluster, &none, &Granted::default())?;
+            replay.call(Call::ReportCluster, BTreeMap::new, &Granted::default())?;
             let mut plan = Plan::nothing();
             plan.look_again_in(Duration::from_millis(replay.now() - between));
             Ok(plan)
@@ -157,5 +156,58 @@ mod tests {
         course.next(Told::Begin, 1);
         let Step::Finish(plan) = course.next(Told::Minted(vec![1]), 2) else { panic!("not finished") };
         assert!(plan.is_empty());
+    }
+}
+
+/// For tests: carries a turn out against a [`World`](crate::testing::World), with a closure for a guest.
+#[cfg(test)]
+pub(crate) mod drive {
+    use base64::Engine;
+    use base64::engine::general_purpose::STANDARD;
+    use serde_json::json;
+
+    use super::*;
+    use crate::testing::World;
+    use crate::turn::TurnRequest;
+
+    /// The calls that were made, and the plan that the turn ended with, which is applied.
+    pub(crate) fn drive(
+        world: &mut World,
+        turn: TurnRequest,
+        mut guest: impl FnMut(&Call, &Granted) -> Outcome,
+    ) -> (Vec<Call>, Plan) {
+        let mut course = turn.course;
+        let mut told = Told::Begin;
+        let mut calls = Vec::new();
+        loop {
+            world.now += 10;
+            told = match course.next(told, world.now) {
+                Step::Call { call, granted, .. } => {
+                    let outcome = guest(&call, &granted);
+                    calls.push(call);
+                    Told::Called(outcome)
+                }
+                Step::Write(writes) => Told::Written(world.apply_writes(&real(writes))),
+                Step::Mint(Mint::BootstrapToken { .. }) => Told::Minted(b"abcdef.0123456789abcdef".to_vec()),
+                Step::Finish(plan) => {
+                    world.apply(&plan);
+                    return (calls, plan);
+                }
+            };
+        }
+    }
+
+    /// Key pairs whose certificate can be read.
+    fn real(writes: Vec<Write>) -> Vec<Write> {
+        let mint = |write| match write {
+            Write::MintKeyPair(wanted) => {
+                let mut secret = wanted.secret;
+                let certificate = STANDARD.encode(crate::certificate::tests::CA);
+                secret.set("/data", json!({"tls.crt": certificate, "tls.key": "a2V5"}));
+                Write::Create(secret)
+            }
+            other => other,
+        };
+        writes.into_iter().map(mint).collect()
     }
 }

@@ -1,5 +1,6 @@
 //! The turn of a control plane: what it needs, the planner's step, and its carrying out.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -35,8 +36,7 @@ pub(super) struct PlanningRoutine {
 
 impl Routine for PlanningRoutine {
     fn run(&self, replay: &mut Replay<'_>) -> Result<Plan, Halt> {
-        let none = Default::default();
-        let grant = match self.offers.grant(replay, &none)? {
+        let grant = match self.offers.grant(replay, BTreeMap::new)? {
             Ok(grant) => grant,
             Err(problem) => {
                 let mut plan = Plan::nothing();
@@ -49,7 +49,7 @@ impl Routine for PlanningRoutine {
             self.end(&mut plan, None, None, replay.now());
             return Ok(plan);
         }
-        let decision = match replay.call(Call::PlanControlPlane, &none, &grant.granted)?.reply {
+        let decision = match replay.call(Call::PlanControlPlane, BTreeMap::new, &grant.granted)?.reply {
             Ok(Reply::Decision(decision)) => decision,
             other => {
                 let problem = match other {

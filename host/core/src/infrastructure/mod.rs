@@ -222,8 +222,7 @@ impl Routine for InfraRoutine {
 
 impl InfraRoutine {
     fn live(&self, desk: &mut Desk<'_>, replay: &mut Replay<'_>) -> Result<Plan, Halt> {
-        let known = desk.record.known(&self.job.owner_key);
-        match self.job.offers.grant(replay, &known)? {
+        match self.job.offers.grant(replay, || self.record.known(&self.job.owner_key))? {
             Ok(grant) => desk.granted = grant.granted,
             Err(problem) => {
                 desk.problems.push(problem);
@@ -236,9 +235,8 @@ impl InfraRoutine {
     }
 
     fn delete(&self, desk: &mut Desk<'_>, replay: &mut Replay<'_>) -> Result<Plan, Halt> {
-        let known = desk.record.known(&self.job.owner_key);
         // What cannot be granted any more must not keep anything from being deleted.
-        match self.job.offers.grant(replay, &known)? {
+        match self.job.offers.grant(replay, || self.record.known(&self.job.owner_key))? {
             Ok(grant) => desk.granted = grant.granted,
             Err(problem) => desk.note(&problem.reason, problem.message),
         }

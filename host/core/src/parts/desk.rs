@@ -95,7 +95,7 @@ impl<'a> Desk<'a> {
     }
 
     pub fn call(&self, replay: &mut Replay<'_>, call: Call) -> Result<Outcome, Halt> {
-        replay.call(call, &self.record.known(&self.job.owner_key), &self.granted)
+        replay.call(call, || self.record.known(&self.job.owner_key), &self.granted)
     }
 
     /// Puts what differs on record, in one patch of metadata: annotations, and the finalizer before anything managed
