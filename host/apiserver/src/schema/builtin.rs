@@ -82,6 +82,18 @@ kinds! {
     "storage.k8s.io" "io.k8s.api.storage" "v1" "VolumeAttachment" "volumeattachments" "volumeattachment" [] false ["status"]
 }
 
+/// The OpenAPI v3 components of all built-in kinds of a group and version, with everything they refer to.
+///
+/// Made anew on each call (a few milliseconds): for answers to `/openapi/v3`, which clients keep.
+pub fn builtin_components(group: &str, version: &str) -> serde_json::Map<String, serde_json::Value> {
+    let roots: Vec<&str> = KINDS
+        .iter()
+        .filter(|kind| kind.group == group && kind.version == version)
+        .filter_map(|kind| (kind.schema)().definition())
+        .collect();
+    definitions::components(&roots)
+}
+
 /// All built-in kinds, sorted by group and kind.
 pub fn builtins() -> &'static [BuiltinKind] {
     KINDS

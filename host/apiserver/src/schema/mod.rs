@@ -7,6 +7,14 @@
 //! The order in which a server uses it for a write: decode, [`Schema::prune`], merge ([`apply`], [`strategic_merge`] or
 //! another patch), [`Schema::default`], [`validate_object_meta`] and [`Schema::validate`], [`track_update`] (not after an
 //! apply), and [`differs`] to leave the store alone when nothing changed.
+//!
+//! Where it departs from a real API server, knowingly:
+//! - CEL has no cost budget, is not type-checked against the schema, and lacks `sortBy`, `cel.bind` and comprehensions with
+//!   two variables; a rule that needs them fails every object it is asked about.
+//! - Built-in kinds are held to their types, required fields and the defaults of `builtin.table`, not to the rules of their
+//!   Go validation (immutable selectors and the like).
+//! - A container that an apply emptied is left empty or goes; upstream writes a null there, which it drops later.
+//! - Field sets are read as written whatever version they were recorded with: versions of a kind have one field tree here.
 
 mod apply;
 mod builtin;
@@ -30,7 +38,7 @@ mod validate;
 mod tests;
 
 pub use apply::{Applied, ApplyError, FieldConflict, apply, track_update};
-pub use builtin::{BuiltinKind, builtins};
+pub use builtin::{BuiltinKind, builtin_components, builtins};
 pub use crd::{default_crd, validate_crd, validate_crd_update};
 pub use error::{FieldError, FieldErrorKind};
 pub use managed::differs;

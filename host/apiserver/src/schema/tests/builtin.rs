@@ -2,7 +2,7 @@
 
 use super::texts;
 use crate::schema::node::{ListType, Node};
-use crate::schema::{Schema, builtins};
+use crate::schema::{Schema, builtin_components, builtins};
 use serde_json::{Value, json};
 
 fn schema(kind: &str) -> Schema {
@@ -139,4 +139,19 @@ fn statuses_may_be_incomplete() {
         "phase": "Running", "containerStatuses": [{"name": "c", "ready": true}],
     }});
     assert_eq!(texts(pod.validate(&object, None)), Vec::<String>::new());
+}
+
+#[test]
+fn components_say_how_lists_merge() {
+    let components = builtin_components("apps", "v1");
+    let containers = &components["io.k8s.api.core.v1.PodSpec"]["properties"]["containers"];
+    assert_eq!(containers["x-kubernetes-list-type"], "map");
+    assert_eq!(containers["x-kubernetes-list-map-keys"], json!(["name"]));
+    assert_eq!(containers["x-kubernetes-patch-strategy"], "merge");
+    assert_eq!(containers["x-kubernetes-patch-merge-key"], "name");
+    assert_eq!(
+        components["io.k8s.api.apps.v1.Deployment"]["properties"]["spec"]["allOf"][0]["$ref"],
+        "#/components/schemas/io.k8s.api.apps.v1.DeploymentSpec"
+    );
+    assert!(!components.contains_key("io.k8s.api.core.v1.Node"));
 }
