@@ -4,6 +4,7 @@
 //! most one patch of metadata and spec, and one of the status. Nothing differs, nothing is written.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use capstan_api::Object;
 use serde_json::{Map, Value, json};
@@ -46,12 +47,13 @@ pub struct Draft {
     /// Conditions to be set.
     pub conditions: Vec<Condition>,
     urgent: bool,
+    patience: u64,
 }
 
 impl Draft {
     /// Nothing changed yet.
     pub fn of(old: &Arc<Object>) -> Self {
-        Self { old: Arc::clone(old), new: Object::clone(old), conditions: Vec::new(), urgent: false }
+        Self { old: Arc::clone(old), new: Object::clone(old), conditions: Vec::new(), urgent: false, patience: 0 }
     }
 
     /// Sets a condition; one of the same type that was set before is replaced.
@@ -84,6 +86,11 @@ impl Draft {
         self.urgent = true;
     }
 
+    /// While the object is younger than this (milliseconds), mere progress is not worth a write: news will follow.
+    pub fn patience(&mut self, age: u64) {
+        self.patience = age;
+    }
+
     /// Whether the status of the condition of this type changes.
     pub fn turns(&self, kind: &str) -> bool {
         let new = self.conditions.iter().find(|c| c.kind == kind).map(|c| c.status);
@@ -93,7 +100,8 @@ impl Draft {
     /// Puts what differs on the plan: metadata and spec in one patch (guarded by resourceVersion when a list of
     /// finalizers or owners changes), the status in another with `observedGeneration`, which counts the
     /// generation that the first patch leads to. The status goes at once when [`Draft::urgent`] was said, when
-    /// one of the `urgent` JSON pointers differs, or when Available or Ready begins or ceases to be True.
+    /// one of the `urgent` JSON pointers differs, or when Available or Ready begins or ceases to be True; otherwise
+    /// soon, or later as [`Draft::patience`] says.
     pub fn finish(self, plan: &mut Plan, urgent: &[&str], now: u64) {
         let (old, mut new) = (&self.old, self.new.clone());
         let spec_changes = old.0.get("spec") != new.0.get("spec");
@@ -125,11 +133,16 @@ impl Draft {
                 let is = |o: &Object| Condition::of(o, kind).is_some_and(|c| c.status == Status::True);
                 is(old) != is(&new)
             });
-            let now = self.urgent || turns || urgent.iter().any(|pointer| old.at(pointer) != new.at(pointer));
+            let at_once = self.urgent || turns || urgent.iter().any(|pointer| old.at(pointer) != new.at(pointer));
+            let age = now.saturating_sub(crate::ownership::created(old));
+            if !at_once && age < self.patience {
+                plan.look_again_in(Duration::from_millis(self.patience - age));
+                return;
+            }
             plan.writes.push(Write::PatchStatus {
                 key: old.key(),
                 patch: json!({ "status": changed }),
-                urgency: if now { Urgency::Now } else { Urgency::Soon },
+                urgency: if at_once { Urgency::Now } else { Urgency::Soon },
             });
         }
     }

@@ -3,15 +3,22 @@
 //! - [`view`]: what a decision may read;
 //! - [`plan`]: what a decision may ask for;
 //! - [`contract`]: the provider contract's records, as the host holds them;
-//! - [`conditions`], [`contract_read`], [`difference`]: what the rules share;
+//! - [`conditions`], [`contract_read`], [`difference`], [`ownership`]: what the rules share;
+//! - [`rules`]: the rules of the core kinds: [`cluster`], [`machine`], [`machine_set`], [`machine_deployment`];
 //! - [`turn`]: how a provider's turn is driven, one call at a time;
 //! - [`provider`]: the rules for kinds that provider modules serve: [`infrastructure`], [`bootstrap`], [`control_plane`].
 
+pub mod cluster;
 pub mod conditions;
 pub mod contract;
 pub mod contract_read;
 pub mod difference;
+pub mod machine;
+pub mod machine_deployment;
+pub mod machine_set;
+pub mod ownership;
 pub mod plan;
+pub mod rules;
 pub mod turn;
 pub mod view;
 
