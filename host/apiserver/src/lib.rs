@@ -15,6 +15,7 @@ mod kinds;
 mod metrics;
 mod openapi;
 mod options;
+mod protobuf;
 mod request;
 mod response;
 mod rest;

@@ -1,12 +1,25 @@
 //! OpenAPI v3: the index and one document for each group and version, made when asked for.
 
 use crate::catalog::{Catalog, Resource, Version};
+use crate::request::accepted;
 use crate::response::{self, ResponseBody};
 use crate::status::Status;
-use http::{HeaderValue, Response, header};
+use http::{HeaderMap, HeaderValue, Response, header};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 use std::sync::Arc;
+
+/// `/openapi/v2`: a document with nothing in it. Clients that know v3 look here only for what v3 does not have, and must be
+/// able to read that there is nothing.
+pub(crate) fn version_2(headers: &HeaderMap) -> Response<ResponseBody> {
+    const PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
+    /// Field 1, `swagger`, is "2.0".
+    const EMPTY: &[u8] = b"\x0a\x032.0";
+    if accepted(headers).iter().any(|entry| entry.essence.contains("proto-openapi.spec.v2")) {
+        return response::typed(200, HeaderValue::from_static(PROTOBUF), EMPTY);
+    }
+    response::value(200, &json!({"swagger": "2.0", "info": {"title": "Kubernetes", "version": "v1"}, "paths": {}, "definitions": {}}))
+}
 
 /// `/openapi/v3`.
 pub(crate) fn index(catalog: &Catalog) -> Response<ResponseBody> {

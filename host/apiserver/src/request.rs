@@ -183,6 +183,7 @@ pub(crate) enum FieldValidation {
 pub(crate) enum BodyForm {
     Json,
     Yaml,
+    Protobuf,
     JsonPatch,
     MergePatch,
     StrategicPatch,
@@ -197,6 +198,7 @@ impl BodyForm {
         match essence.as_str() {
             "" | "application/json" => BodyForm::Json,
             "application/yaml" | "text/yaml" | "application/x-yaml" => BodyForm::Yaml,
+            "application/vnd.kubernetes.protobuf" => BodyForm::Protobuf,
             "application/json-patch+json" => BodyForm::JsonPatch,
             "application/merge-patch+json" => BodyForm::MergePatch,
             "application/strategic-merge-patch+json" => BodyForm::StrategicPatch,

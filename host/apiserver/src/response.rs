@@ -43,7 +43,13 @@ impl Body for ResponseBody {
     fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         match &mut self.0 {
             Inner::Full(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
-            Inner::Stream(stream) => stream.as_mut().poll_next(context).map(|next| next.map(|bytes| Ok(Frame::data(bytes)))),
+            Inner::Stream(stream) => {
+                let next = stream.as_mut().poll_next(context);
+                if let Poll::Ready(None) = next {
+                    self.0 = Inner::Full(None);
+                }
+                next.map(|next| next.map(|bytes| Ok(Frame::data(bytes))))
+            }
         }
     }
 

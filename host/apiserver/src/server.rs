@@ -235,6 +235,7 @@ impl ApiServer {
                     let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
                     Ok(response::typed(200, kind, self.inner.metrics.text()))
                 }
+                "openapi/v2" => Ok(openapi::version_2(headers)),
                 "openapi/v3" => Ok(openapi::index(&catalog)),
                 other => match other.strip_prefix("openapi/v3/") {
                     Some(document) => openapi::document(&catalog, document),

@@ -67,3 +67,28 @@ fn last_seen(event: &Object) -> Timestamp {
         .max()
         .unwrap_or(Timestamp::UNIX_EPOCH)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::Options;
+    use crate::store::{Change, Draft, Key};
+    use serde_json::json;
+
+    #[tokio::test]
+    async fn an_event_is_kept_for_an_hour_after_it_was_last_seen() {
+        let server = ApiServer::new(Options::default()).unwrap();
+        assert_eq!(server.expire_now(Timestamp::now()), None);
+        let event = |name: &str, seen: &str| {
+            let object = json!({"apiVersion": "v1", "kind": "Event", "metadata": {"name": name, "namespace": "default", "uid": name, "creationTimestamp": "2026-01-01T00:00:00Z"}, "lastTimestamp": seen});
+            server.store().commit(&"events".into(), &Key::new("default", name), Change::Create(Draft::new(&object))).unwrap();
+        };
+        event("early", "2026-01-01T00:00:00Z");
+        event("late", "2026-01-01T00:30:00Z");
+        let at = |text: &str| text.parse::<Timestamp>().unwrap();
+        assert_eq!(server.expire_now(at("2026-01-01T00:59:00Z")), Some(Duration::from_secs(61)));
+        assert_eq!(server.expire_now(at("2026-01-01T01:00:00Z")), Some(Duration::from_secs(1801)));
+        assert!(server.store().get("events", &Key::new("default", "early")).is_none());
+        assert_eq!(server.expire_now(at("2026-01-01T02:00:00Z")), None);
+    }
+}

@@ -2,6 +2,7 @@
 
 use super::Call;
 use crate::decode::{self, Decoded};
+use crate::protobuf;
 use crate::request::{BodyForm, FieldValidation};
 use crate::status::Status;
 use serde_json::Value;
@@ -10,14 +11,19 @@ use serde_json::Value;
 const COMPLAINTS: usize = 16;
 
 impl Call<'_> {
+    /// Reads a body that is no patch, in whichever form it comes.
+    pub(super) fn decode(&self) -> Result<Decoded, Status> {
+        match BodyForm::of(&self.headers) {
+            BodyForm::Json => decode::json(&self.body),
+            BodyForm::Yaml => decode::yaml(&self.body),
+            BodyForm::Protobuf => protobuf::read(&self.body),
+            _ => Err(Status::unsupported_media_type(&["application/json", "application/yaml", "application/vnd.kubernetes.protobuf"])),
+        }
+    }
+
     /// Reads a whole object (POST and PUT). Warnings go to the second part.
     pub(super) fn read_object(&self) -> Result<(Value, Vec<String>), Status> {
-        let decoded = match BodyForm::of(&self.headers) {
-            BodyForm::Json => decode::json(&self.body)?,
-            BodyForm::Yaml => decode::yaml(&self.body)?,
-            _ => return Err(Status::unsupported_media_type(&["application/json", "application/yaml"])),
-        };
-        let Decoded { mut value, duplicates } = decoded;
+        let Decoded { mut value, duplicates } = self.decode()?;
         if !value.is_object() {
             return Err(Status::bad_request("the body must be an object"));
         }

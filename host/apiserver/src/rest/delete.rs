@@ -3,10 +3,8 @@
 use super::change::{FOREGROUND, ORPHAN, Outcome, is_finished, metadata_of, set};
 use super::{Call, now};
 use crate::catalog::Resource;
-use crate::decode;
 use crate::kinds;
 use crate::options::Operation;
-use crate::request::BodyForm;
 use crate::response::{self, ResponseBody};
 use crate::schema;
 use crate::server::ApiServer;
@@ -171,11 +169,7 @@ impl Call<'_> {
         let body = if self.body.trim_ascii().is_empty() {
             Value::Null
         } else {
-            match BodyForm::of(&self.headers) {
-                BodyForm::Json => decode::json(&self.body)?.value,
-                BodyForm::Yaml => decode::yaml(&self.body)?.value,
-                _ => return Err(Status::unsupported_media_type(&["application/json", "application/yaml"])),
-            }
+            self.decode()?.value
         };
         let mut options = DeleteOptions::read(&body)?;
         if let Some(policy) = policy(self.query.get("propagationPolicy"), self.query.flag("orphanDependents"))? {
@@ -258,7 +252,7 @@ impl Call<'_> {
 
     /// POST to a pod's `eviction`: a deletion that disruption budgets may refuse.
     pub(super) async fn evict(&self) -> Result<Response<ResponseBody>, Status> {
-        let body = decode::json(&self.body)?.value;
+        let body = self.decode()?.value;
         let mut options = DeleteOptions::read(body.get("deleteOptions").unwrap_or(&Value::Null))?;
         options.dry_run |= self.query.dry_run()?;
         let store = &self.server.inner.options.store;

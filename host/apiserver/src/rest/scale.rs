@@ -71,7 +71,7 @@ impl Call<'_> {
         let patch = match verb {
             Verb::Patch if BodyForm::of(&self.headers) == BodyForm::StrategicPatch => Patch::Merge(decode::json(&self.body)?.value),
             Verb::Patch => self.read_patch(false)?.0,
-            _ => Patch::Merge(decode::json(&self.body)?.value),
+            _ => Patch::Merge(self.decode()?.value),
         };
         let edit = |old: &Value| {
             let wanted = self.patched(&patch, &self.scale_of(old)?)?;
@@ -101,7 +101,7 @@ impl Call<'_> {
 
     /// POST to a pod's `binding`: the scheduler's decision.
     pub(super) async fn bind(&self) -> Result<Response<ResponseBody>, Status> {
-        let binding = decode::json(&self.body)?.value;
+        let binding = self.decode()?.value;
         let Some(node) = binding.pointer("/target/name").and_then(Value::as_str) else {
             return Err(Status::bad_request("target.name is required"));
         };

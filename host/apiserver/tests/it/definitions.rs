@@ -73,7 +73,7 @@ async fn bad_definitions_are_refused() {
     twin["spec"]["names"] = json!({"plural": "gadgets", "kind": "Widget"});
     let made = client.post(DEFINITIONS, &twin).await.expect(201);
     let accepted = made["status"]["conditions"].as_array().unwrap().iter().find(|c| c["type"] == "NamesAccepted").unwrap();
-    assert_eq!((&accepted["status"], &accepted["reason"]), (&json!("False"), &json!("KindConflict")));
+    assert_eq!((&accepted["status"], &accepted["reason"]), (&json!("False"), &json!("SingularConflict")));
     client.get("/apis/test.dev/v1/gadgets").await.expect(404);
 }
 

@@ -170,7 +170,7 @@ async fn watching_with_kubectl() {
     assert_eq!(tokio::join!(waiting, setting).0, "widget.test.dev/b condition met\n");
 }
 
-const DEPLOYMENT: &str = "apiVersion: apps/v1\nkind: Deployment\nmetadata:\n  name: d\nspec:\n  replicas: 2\n  selector:\n    matchLabels: {app: d}\n  template:\n    metadata:\n      labels: {app: d}\n    spec:\n      containers:\n      - name: a\n        image: x\n      - name: b\n        image: y\n";
+const DEPLOYMENT: &str = "apiVersion: apps/v1\nkind: Deployment\nmetadata:\n  name: d\nspec:\n  replicas: 2\n  selector:\n    matchLabels: {app: d}\n  template:\n    metadata:\n      labels: {app: d}\n    spec:\n      containers:\n      - name: a\n        image: ex\n      - name: b\n        image: why\n";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_people_do_with_a_workload_cluster() {
@@ -185,10 +185,10 @@ async fn what_people_do_with_a_workload_cluster() {
     assert_eq!(kubectl.with(&["apply", "-f", "-"], DEPLOYMENT).await, "deployment.apps/d created\n");
     assert_eq!(kubectl.with(&["apply", "-f", "-"], DEPLOYMENT).await, "deployment.apps/d unchanged\n");
     // A three-way strategic merge: one container is changed, the other stays.
-    assert_eq!(kubectl.with(&["apply", "-f", "-"], &DEPLOYMENT.replace("image: y", "image: z")).await, "deployment.apps/d configured\n");
+    assert_eq!(kubectl.with(&["apply", "-f", "-"], &DEPLOYMENT.replace("image: why", "image: zed")).await, "deployment.apps/d configured\n");
     let object: Value = serde_json::from_str(&kubectl.ok(&["get", "deployment", "d", "-o", "json"]).await).unwrap();
-    assert_eq!(object["spec"]["template"]["spec"]["containers"][0]["image"], "x");
-    assert_eq!(object["spec"]["template"]["spec"]["containers"][1]["image"], "z");
+    assert_eq!(object["spec"]["template"]["spec"]["containers"][0]["image"], "ex");
+    assert_eq!(object["spec"]["template"]["spec"]["containers"][1]["image"], "zed");
     assert_eq!(object["metadata"]["generation"], 2);
     kubectl.ok(&["scale", "deployment", "d", "--replicas=5"]).await;
     kubectl.ok(&["set", "image", "deployment/d", "a=new"]).await;
