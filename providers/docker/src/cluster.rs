@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use capstan_provider::{
     ClusterFacts, ClusterKind, Condition, Context, FailureDomain, HostPort, Kind, Part, Result, Schema, Violation,
-    infrastructure::{PartsOf, json},
+    infrastructure::PartsOf, json,
 };
 use serde::{Deserialize, Serialize};
 
@@ -151,7 +151,7 @@ impl ClusterKind for DockerCluster {
                 })
                 .collect(),
             conditions: vec![available],
-            status: json(&DockerClusterStatus {
+            status: json::text(&DockerClusterStatus {
                 network: network.map(|network| network.name),
                 load_balancer: balancer.map(|balancer| balancer.name),
             })?,

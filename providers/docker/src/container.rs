@@ -1,6 +1,6 @@
 //! The container of a machine: made, given its bootstrap data, started, and told to carry it out.
 
-use capstan_provider::{Choice, Context, Error, Observed, Part, Presence, Progress, Reason, Result, http, time};
+use capstan_provider::{Choice, Context, Error, Observed, Part, Presence, Progress, Reason, Result, http, json, time};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -95,9 +95,14 @@ struct Process {
     arguments: Vec<String>,
 }
 
+/// What the machine calls itself, and so the Node is called: bootstrap data is filled in with it too.
+pub fn node_name(ctx: &Context<DockerMachine>) -> String {
+    ctx.machine().map_or_else(|| ctx.name(), |machine| machine.name())
+}
+
 /// As Cluster API's Docker provider names it: the machine's name, with the cluster's in front.
 fn default_name(ctx: &Context<DockerMachine>) -> String {
-    let machine = ctx.machine().map_or_else(|| ctx.name(), |machine| machine.name());
+    let machine = node_name(ctx);
     let cluster = ctx.cluster().name();
     if machine.starts_with(&cluster) { machine } else { format!("{cluster}-{machine}") }
 }
@@ -205,7 +210,7 @@ impl Part<DockerMachine> for Node {
         };
         let frozen: Option<Frozen> = ctx.known(CONTAINER).map(|known| known.frozen()).transpose()?.flatten();
         let frozen = frozen.ok_or_else(|| Error::internal("the container's image was not chosen"))?;
-        engine::create(&name, &container_body(ctx, &name, &network.name, &frozen, machine.control_plane()))
+        engine::create(&name, &container_body(ctx, &network.name, &frozen, machine.control_plane()))
     }
 
     fn update(&self, ctx: &Context<DockerMachine>, todo: &[Reason]) -> Result<Progress> {
@@ -242,20 +247,14 @@ impl Part<DockerMachine> for Node {
 }
 
 /// What kind's nodes are made with; a container without privileges gets none of what needs them.
-fn container_body(
-    ctx: &Context<DockerMachine>,
-    name: &str,
-    network: &str,
-    frozen: &Frozen,
-    control_plane: bool,
-) -> Value {
+fn container_body(ctx: &Context<DockerMachine>, network: &str, frozen: &Frozen, control_plane: bool) -> Value {
     let mut labels = json!({
         OWNER: ctx.owner_key(),
         CLUSTER: ctx.cluster().name(),
         ROLE: if control_plane { "control-plane" } else { "worker" },
     });
     if let Some(domain) = &frozen.failure_domain {
-        labels["io.x-k8s.cluster.failureDomain"] = domain.clone().into();
+        json::set(&mut labels, "io.x-k8s.cluster.failureDomain", domain.clone());
     }
     let mut mounts: Vec<Value> = ctx
         .spec
@@ -271,19 +270,19 @@ fn container_body(
         "RestartPolicy": {"Name": "unless-stopped"},
         "Privileged": ctx.spec.privileged,
     });
-    let mut body = json!({"Image": frozen.image, "Hostname": name, "Labels": labels});
+    let mut body = json!({"Image": frozen.image, "Hostname": node_name(ctx), "Labels": labels});
     if ctx.spec.privileged {
         mounts.push(json!({"Type": "bind", "Source": "/lib/modules", "Target": "/lib/modules", "ReadOnly": true}));
-        host["SecurityOpt"] = json!(["seccomp=unconfined", "apparmor=unconfined"]);
-        host["Tmpfs"] = json!({"/tmp": "", "/run": ""});
-        host["CgroupnsMode"] = "private".into();
-        host["Init"] = false.into();
-        body["Tty"] = true.into();
-        body["Volumes"] = json!({"/var": {}});
+        json::set(&mut host, "SecurityOpt", json!(["seccomp=unconfined", "apparmor=unconfined"]));
+        json::set(&mut host, "Tmpfs", json!({"/tmp": "", "/run": ""}));
+        json::set(&mut host, "CgroupnsMode", "private");
+        json::set(&mut host, "Init", false);
+        json::set(&mut body, "Tty", true);
+        json::set(&mut body, "Volumes", json!({"/var": {}}));
     }
-    host["Mounts"] = mounts.into();
-    body["HostConfig"] = host;
-    body["NetworkingConfig"] = json!({"EndpointsConfig": {network: {}}});
+    json::set(&mut host, "Mounts", mounts);
+    json::set(&mut body, "HostConfig", host);
+    json::set(&mut body, "NetworkingConfig", json!({"EndpointsConfig": {network: {}}}));
     body
 }
 

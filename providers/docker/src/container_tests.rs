@@ -125,6 +125,7 @@ fn a_container_is_made_on_the_clusters_network() {
     let (done, sent) = create().run(|| infrastructure::create::<Docker>(CONTAINER));
     assert_eq!(done, Ok(Progress::done(NAME)));
     let body = sent[0].json();
+    assert_eq!(body["Hostname"], "m");
     assert_eq!(body["Labels"], json!({OWNER: "owner-1", CLUSTER: "c", ROLE: "worker"}));
     assert_eq!((&body["HostConfig"]["NetworkMode"], &body["HostConfig"]["Privileged"]), (&json!("n"), &json!(false)));
     assert_eq!(body.get("Volumes"), None);
@@ -175,7 +176,7 @@ fn what_is_reported() {
     let facts = report(state.clone(), false);
     assert_eq!(facts.phase, capstan_provider::Phase::Running);
     assert_eq!(facts.provider_id.as_deref(), Some("docker:////c-m"));
-    assert_eq!(facts.node_name.as_deref(), Some(NAME));
+    assert_eq!(facts.node_name.as_deref(), Some("m"));
     assert_eq!(facts.addresses.len(), 2);
     assert_eq!(facts.conditions[1].ok, None);
     let failed = report(ContainerState { boot: Boot::Ended { code: 7, step: 3 }, ..state.clone() }, false);

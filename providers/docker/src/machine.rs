@@ -2,14 +2,13 @@
 
 use capstan_provider::{
     Address, AddressKind, Condition, Context, Kind, MachineFacts, MachineKind, Part, Phase, Result, Schema, Violation,
-    infrastructure::{PartsOf, json},
-    time,
+    infrastructure::PartsOf, json, time,
 };
 use serde::{Deserialize, Serialize};
 
 use crate::{
     boot,
-    container::{Boot, CONTAINER, ContainerState, Frozen, Node},
+    container::{Boot, CONTAINER, ContainerState, Frozen, Node, node_name},
 };
 
 /// A machine that is a container of one Docker Engine.
@@ -93,8 +92,9 @@ impl MachineKind for DockerMachine {
         let frozen: Option<Frozen> = known.frozen()?;
         let Some(container) = known.state::<ContainerState>()? else { return Ok(MachineFacts::default()) };
         let name = &container.name;
+        let node = node_name(ctx);
         let begun = matches!(container.boot, Boot::Started | Boot::Ended { .. });
-        let mut addresses = vec![Address { kind: AddressKind::Hostname, value: name.clone() }];
+        let mut addresses = vec![Address { kind: AddressKind::Hostname, value: node.clone() }];
         addresses
             .extend(container.addresses.iter().map(|ip| Address { kind: AddressKind::InternalIp, value: ip.clone() }));
         let provisioned = if container.running {
@@ -113,9 +113,9 @@ impl MachineKind for DockerMachine {
             provider_id: Some(format!("docker:////{name}")),
             addresses: if container.addresses.is_empty() { Vec::new() } else { addresses },
             failure_domain: frozen.and_then(|frozen| frozen.failure_domain),
-            node_name: Some(name.clone()),
+            node_name: Some(node),
             conditions: vec![provisioned, bootstrap_condition(ctx, &container)],
-            status: json(&DockerMachineStatus { container: Some(container.status.clone()) })?,
+            status: json::text(&DockerMachineStatus { container: Some(container.status.clone()) })?,
             ..MachineFacts::default()
         })
     }

@@ -4,6 +4,7 @@
 use capstan_provider::{
     Chunk, Error, Result, Secret,
     bootstrap::JoinRole,
+    json,
     secrets::{self, Encoding},
 };
 use kubeadm_types::{ContentFrom, DiskSetup, File, KubeadmConfigSpec, User};
@@ -152,7 +153,7 @@ fn discovery_file(spec: &KubeadmConfigSpec, facts: &Facts, files: &mut Vec<Yaml>
         let endpoint = facts.endpoint().ok_or_else(|| {
             Error::transient("WaitingForControlPlaneEndpoint", "the Cluster has no control-plane endpoint yet")
         })?;
-        cluster["server"] = format!("https://{endpoint}").into();
+        json::set(&mut cluster, "server", format!("https://{endpoint}"));
     }
     let key = "certificate-authority-data";
     let authority = cluster.get("certificateAuthorityData").cloned();

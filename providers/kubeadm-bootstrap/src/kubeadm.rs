@@ -4,7 +4,7 @@
 use capstan_provider::{
     Context, Error, Result,
     bootstrap::{self, JoinRole},
-    secrets,
+    json, secrets,
 };
 use kubeadm_types::{
     KubeadmConfigSpec,
@@ -137,10 +137,10 @@ pub fn cluster_configuration(spec: &KubeadmConfigSpec, facts: &Facts) -> Result<
     let api_server = given.api_server.clone().unwrap_or_default();
     let mut api_server_out =
         component(&api_server.extra_args, json!(api_server.extra_volumes), json!(api_server.extra_envs));
-    api_server_out["certSANs"] = json!(api_server.cert_sans);
+    json::set(&mut api_server_out, "certSANs", json!(api_server.cert_sans));
     let timeouts = spec.init_configuration.as_ref().and_then(|init| init.timeouts.as_ref());
     if !new && let Some(seconds) = timeouts.and_then(|t| t.control_plane_component_health_check_seconds) {
-        api_server_out["timeoutForControlPlane"] = json!(format!("{seconds}s"));
+        json::set(&mut api_server_out, "timeoutForControlPlane", json!(format!("{seconds}s")));
     }
     let other = |component_given: Option<kubeadm_types::kubeadm::Component>| {
         let given = component_given.unwrap_or_default();
@@ -168,9 +168,9 @@ pub fn cluster_configuration(spec: &KubeadmConfigSpec, facts: &Facts) -> Result<
     });
     if new {
         let hours = |days: Option<i32>| days.map(|days| format!("{}h0m0s", i64::from(days) * 24));
-        out["certificateValidityPeriod"] = json!(hours(given.certificate_validity_period_days));
-        out["caCertificateValidityPeriod"] = json!(hours(given.ca_certificate_validity_period_days));
-        out["encryptionAlgorithm"] = json!(given.encryption_algorithm);
+        json::set(&mut out, "certificateValidityPeriod", json!(hours(given.certificate_validity_period_days)));
+        json::set(&mut out, "caCertificateValidityPeriod", json!(hours(given.ca_certificate_validity_period_days)));
+        json::set(&mut out, "encryptionAlgorithm", json!(given.encryption_algorithm));
     }
     Ok(pruned(out))
 }
@@ -187,7 +187,7 @@ fn etcd(given: &ClusterConfiguration, dialect: Dialect) -> Value {
             "peerCertSANs": local.peer_cert_sans,
         });
         if dialect == Dialect::V1Beta4 {
-            out["extraEnvs"] = json!(local.extra_envs);
+            json::set(&mut out, "extraEnvs", json!(local.extra_envs));
         }
         out
     });
@@ -221,7 +221,7 @@ pub fn init_configuration(spec: &KubeadmConfigSpec, facts: &Facts) -> Value {
         "patches": given.patches,
     });
     if facts.dialect == Dialect::V1Beta4 {
-        out["timeouts"] = timeouts(given.timeouts.as_ref());
+        json::set(&mut out, "timeouts", timeouts(given.timeouts.as_ref()));
     }
     pruned(out)
 }
@@ -262,13 +262,13 @@ pub fn join_configuration(spec: &KubeadmConfigSpec, facts: &Facts) -> Result<Yam
         "patches": given.patches,
     });
     if facts.dialect == Dialect::V1Beta4 {
-        out["timeouts"] = timeouts(given.timeouts.as_ref());
+        json::set(&mut out, "timeouts", timeouts(given.timeouts.as_ref()));
     }
     let mut out = pruned(out);
     if facts.role == JoinRole::ControlPlaneJoin {
         // Its presence says that this machine becomes one of the control plane, even where nothing is set in it.
         let endpoint = given.control_plane.and_then(|control_plane| control_plane.local_api_endpoint);
-        out["controlPlane"] = json!({"localAPIEndpoint": pruned(json!(endpoint.unwrap_or_default()))});
+        json::set(&mut out, "controlPlane", json!({"localAPIEndpoint": pruned(json!(endpoint.unwrap_or_default()))}));
     }
     let mut document = Yaml::from(&out);
     if wants_token(spec)
@@ -296,7 +296,7 @@ fn node_registration(given: NodeRegistration, facts: &Facts) -> Value {
         "imagePullPolicy": given.image_pull_policy,
     });
     if facts.dialect == Dialect::V1Beta4 {
-        out["imagePullSerial"] = json!(given.image_pull_serial);
+        json::set(&mut out, "imagePullSerial", json!(given.image_pull_serial));
     }
     out
 }

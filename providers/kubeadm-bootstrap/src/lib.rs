@@ -22,7 +22,24 @@ use serde::Deserialize;
 /// What a machine does when it boots: kubeadm sets up or joins the cluster.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Kind)]
 #[serde(transparent)]
-#[kind(name = "KubeadmConfig", version = "v1beta2")]
+#[kind(
+    name = "KubeadmConfig",
+    version = "v1beta2",
+    column(
+        "Cluster",
+        "string",
+        ".metadata.labels['cluster\\.x-k8s\\.io/cluster-name']",
+        "Cluster that the object belongs to"
+    ),
+    wide_column("Paused", "string", ".status.conditions[?(@.type==\"Paused\")].status", "Whether it is left alone"),
+    column(
+        "Data secret created",
+        "string",
+        ".status.initialization.dataSecretCreated",
+        "Whether the first-boot data is there"
+    ),
+    column("Age", "date", ".metadata.creationTimestamp", "How old it is")
+)]
 pub struct KubeadmConfig(KubeadmConfigSpec);
 
 impl Schema for KubeadmConfig {
@@ -32,7 +49,7 @@ impl Schema for KubeadmConfig {
 
 export_bootstrap!(KubeadmConfig, {
     "name": "kubeadm-bootstrap",
-    "kinds": { "group": "bootstrap.cluster.x-k8s.io", "bootstrap": "KubeadmConfig" },
+    "kinds": { "group": "bootstrap.cluster.x-k8s.io", "machine": "KubeadmConfig" },
     "contractLabels": { "cluster.x-k8s.io/v1beta2": ["v1beta2"] },
     "objectReferences": [
         "/spec/files/0/contentFrom/secret",

@@ -53,7 +53,7 @@ fn the_sections_are_json() {
     let manifest: Value = serde_json::from_str(MANIFEST).unwrap();
     let crds: Value = serde_json::from_str(CRDS).unwrap();
     assert_eq!(manifest["role"], "bootstrap");
-    assert_eq!(manifest["kinds"]["bootstrap"], crds[0]["kind"]);
+    assert_eq!(manifest["kinds"]["machine"], crds[0]["kind"]);
     assert_eq!(crds[0]["plural"], "kubeadmconfigs");
 }
 

@@ -19,7 +19,7 @@ pub use spec::KubeadmControlPlane;
 
 export_control_plane!(KubeadmControlPlane, {
     "name": "kubeadm-control-plane",
-    "kinds": { "group": "controlplane.cluster.x-k8s.io", "controlPlane": "KubeadmControlPlane" },
+    "kinds": { "group": "controlplane.cluster.x-k8s.io", "machine": "KubeadmControlPlane" },
     "contractLabels": { "cluster.x-k8s.io/v1beta2": ["v1beta2"] },
     "limits": { "memory": "16Mi", "cpu": "200ms" }
 });
@@ -60,7 +60,7 @@ mod tests {
         let manifest: Value = serde_json::from_str(MANIFEST).unwrap();
         let crds: Value = serde_json::from_str(CRDS).unwrap();
         assert_eq!(manifest["role"], "control-plane");
-        assert_eq!(manifest["kinds"]["controlPlane"], crds[0]["kind"]);
+        assert_eq!(manifest["kinds"]["machine"], crds[0]["kind"]);
         let spec = &crds[0]["versions"][0]["schema"]["properties"]["spec"]["properties"];
         assert_eq!(spec["replicas"]["default"], 1);
         assert_eq!(spec["kubeadmConfigSpec"]["properties"]["format"]["default"], "cloud-config");

@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 use capstan_provider::{
     Condition, Reason, Result,
     control_plane::{Decision, Member, Step, View},
-    infrastructure::json,
-    time,
+    json, time,
 };
 use serde::{Deserialize, Serialize};
 
@@ -75,8 +74,8 @@ pub fn plan(spec: &KubeadmControlPlane, version: &str, template: &str, view: &Vi
         conditions: planner.conditions(&step),
         step,
         look_again_after,
-        status: json(&KubeadmControlPlaneStatus { up_to_date_replicas: i32::try_from(up_to_date).ok() })?,
-        memory: json(&planner.memory)?,
+        status: json::text(&KubeadmControlPlaneStatus { up_to_date_replicas: i32::try_from(up_to_date).ok() })?,
+        memory: json::text(&planner.memory)?,
     })
 }
 
@@ -168,7 +167,11 @@ impl Planner<'_> {
         Ok(Step::CreateMachine {
             failure_domain: self.failure_domain(),
             kubernetes_version: self.version.to_owned(),
-            bootstrap: json(if first || self.judged.is_empty() { &self.desired.init } else { &self.desired.join })?,
+            bootstrap: json::text(if first || self.judged.is_empty() {
+                &self.desired.init
+            } else {
+                &self.desired.join
+            })?,
         })
     }
 
@@ -298,6 +301,10 @@ impl Planner<'_> {
         if unknown {
             let message = format!("machine {} stays until etcd says that its member is gone", removing.machine);
             return Some(wait("WaitingForEtcd", message));
+        }
+        // One step and nothing before it: there is nothing to remember.
+        if !removing.had_etcd {
+            self.memory.removing = None;
         }
         Some(Step::DeleteMachine { machine: removing.machine, reason: Reason::new(removing.code, removing.message) })
     }

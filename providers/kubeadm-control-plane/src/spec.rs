@@ -9,7 +9,18 @@ use serde::{Deserialize, Serialize};
 /// A control plane whose machines are set up by kubeadm.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Schema, Kind)]
 #[serde(rename_all = "camelCase", default)]
-#[kind(name = "KubeadmControlPlane", version = "v1beta2", short = "kcp", status = KubeadmControlPlaneStatus)]
+#[kind(name = "KubeadmControlPlane", version = "v1beta2", short = "kcp", status = KubeadmControlPlaneStatus,
+    column("Cluster", "string", ".metadata.labels['cluster\\.x-k8s\\.io/cluster-name']", "Cluster that the object belongs to"),
+    column("Available", "string", ".status.conditions[?(@.type==\"Available\")].status", "Whether the control plane can be used"),
+    column("Desired", "integer", ".spec.replicas", "Machines that are wanted"),
+    wide_column("Current", "integer", ".status.replicas", "Machines that are there"),
+    wide_column("Ready", "integer", ".status.readyReplicas", "Machines that are ready"),
+    column("Available", "integer", ".status.availableReplicas", "Machines that can be used"),
+    column("Up-to-date", "integer", ".status.upToDateReplicas", "Machines that are as the spec wants them"),
+    wide_column("Paused", "string", ".status.conditions[?(@.type==\"Paused\")].status", "Whether it is left alone"),
+    column("Initialized", "boolean", ".status.initialization.controlPlaneInitialized", "Whether the first machine has set the cluster up"),
+    column("Age", "date", ".metadata.creationTimestamp", "How old it is"),
+    column("Version", "string", ".spec.version", "Kubernetes version"))]
 pub struct KubeadmControlPlane {
     /// How many machines; odd unless etcd is elsewhere.
     #[schema(min = 1, default = 1)]

@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 
 use capstan_provider::{
     Choice, ClusterFacts, ClusterKind, Condition, Context, FailureDomain, HostPort, Kind, Observed, Part, Presence,
-    Progress, Result, Schema, http,
-    infrastructure::{PartsOf, json},
+    Progress, Result, Schema, http, infrastructure::PartsOf, json,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -18,8 +17,7 @@ pub const LOAD_BALANCER: &str = "load-balancer";
 /// A cluster in the simulated cloud: a load balancer and the failure domains that machines may be placed in.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Schema, Kind)]
 #[serde(rename_all = "camelCase")]
-#[kind(name = "SimulatedCluster", version = "v1beta1", status = SimulatedClusterStatus,
-    column(name = "Endpoint", kind = "string", path = ".status.loadBalancer.address"))]
+#[kind(name = "SimulatedCluster", version = "v1beta1", status = SimulatedClusterStatus)]
 pub struct SimulatedCluster {
     /// Where machines may be placed.
     #[serde(default)]
@@ -103,7 +101,7 @@ impl ClusterKind for SimulatedCluster {
                     "the load balancer does not forward yet",
                 ),
             }],
-            status: json(&SimulatedClusterStatus { load_balancer: state })?,
+            status: json::text(&SimulatedClusterStatus { load_balancer: state })?,
         })
     }
 }

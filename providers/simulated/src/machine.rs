@@ -2,9 +2,7 @@
 
 use capstan_provider::{
     Address, AddressKind, Choice, Condition, Context, Error, Kind, MachineFacts, MachineKind, Observed, Part, Phase,
-    Presence, Progress, Result, Schema, http,
-    infrastructure::{PartsOf, json},
-    secrets,
+    Presence, Progress, Result, Schema, http, infrastructure::PartsOf, json, secrets,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -22,7 +20,7 @@ const LOOK_AGAIN: u64 = 250;
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Schema, Kind)]
 #[serde(rename_all = "camelCase")]
 #[kind(name = "SimulatedMachine", version = "v1beta1", status = SimulatedMachineStatus,
-    column(name = "State", kind = "string", path = ".status.state"))]
+    column("State", "string", ".status.state"))]
 pub struct SimulatedMachine {
     /// How many processors it has.
     #[serde(default = "two")]
@@ -109,7 +107,7 @@ impl MachineKind for SimulatedMachine {
             addresses: machine.addresses.iter().filter_map(address).collect(),
             failure_domain: machine.failure_domain.clone(),
             conditions,
-            status: json(&SimulatedMachineStatus { state: Some(machine.state) })?,
+            status: json::text(&SimulatedMachineStatus { state: Some(machine.state) })?,
             ..MachineFacts::default()
         })
     }
@@ -185,10 +183,10 @@ impl Part<SimulatedMachine> for Machine {
             "userDataFormat": format,
         });
         if let Some(load_balancer) = load_balancer.filter(|_| machine.control_plane()) {
-            body["loadBalancer"] = load_balancer.name.into();
+            json::set(&mut body, "loadBalancer", load_balancer.name);
         }
         if let Some(domain) = frozen.and_then(|frozen| frozen.failure_domain) {
-            body["failureDomain"] = domain.into();
+            json::set(&mut body, "failureDomain", domain);
         }
         let user_data = secrets::get("bootstrap-data")?.base64();
         http::post(API, "/v1/machines", &[]).json_with_secrets(&body, &[("/userData", &user_data)])?.ok()?;

@@ -7,7 +7,7 @@
 
 use serde::{Serialize, de::DeserializeOwned};
 
-use crate::{Condition, Context, Error, HostPort, Kind, Need, Reason, Result, Violation};
+use crate::{Condition, Context, Error, HostPort, Kind, Need, Reason, Result, Violation, json};
 
 /// The provider: which kinds it serves.
 pub trait InfrastructureProvider {
@@ -117,7 +117,7 @@ impl Choice {
 
     /// With further choices that stay the same.
     pub fn freeze(mut self, frozen: &impl Serialize) -> Result<Self> {
-        self.frozen = json(frozen)?;
+        self.frozen = json::text(frozen)?;
         Ok(self)
     }
 }
@@ -157,7 +157,7 @@ impl Observed {
             todo: Vec::new(),
             outdated: Vec::new(),
             operation: None,
-            state: json(state)?,
+            state: json::text(state)?,
         })
     }
 
@@ -333,11 +333,6 @@ pub struct MachineFacts {
     pub conditions: Vec<Condition>,
     /// Provider-owned fields of `status`, as JSON; empty for none.
     pub status: String,
-}
-
-/// Any value as JSON text.
-pub fn json(value: &impl Serialize) -> Result<String> {
-    serde_json::to_string(value).map_err(|error| Error::internal(format!("a value is not JSON: {error}")))
 }
 
 /// From the contract's functions to the traits; called by the export macro and by tests.

@@ -25,6 +25,7 @@ mod error;
 mod export;
 pub mod http;
 pub mod infrastructure;
+pub mod json;
 pub mod log;
 pub mod needs;
 pub mod schema;

@@ -26,7 +26,7 @@ pub trait Schema {
 /// A spec struct that is a custom resource; derived.
 ///
 /// `#[kind(name = "SimulatedMachine", version = "v1beta1", status = MachineStatus, short = "sm",
-/// column(name = "Phase", kind = "string", path = ".status.phase"))]`; `plural` where adding an `s` is wrong, and
+/// column("Phase", "string", ".status.phase", "What it does"))]` (`wide_column` for `-o wide`); `plural` where adding an `s` is wrong, and
 /// `no_template` for a kind without a `…Template`. What Cluster API's contract adds to spec, status and columns
 /// (conditions, `providerID`, `initialization`, …) is added by the host and must not be written here.
 pub trait Kind: Schema {
@@ -168,7 +168,7 @@ mod tests {
     /// A thing.
     #[derive(capstan_provider_macros::Schema, capstan_provider_macros::Kind)]
     #[kind(name = "Thing", version = "v1", status = Range, short = "th",
-        column(name = "Name", kind = "string", path = ".spec.name", priority = 1))]
+        wide_column("Name", "string", ".spec.name"))]
     #[allow(dead_code)]
     struct Thing {
         name: String,
@@ -220,7 +220,7 @@ mod tests {
         assert_eq!(version["schema"]["properties"]["status"]["required"], json!(["lower"]));
         assert_eq!(
             version["printerColumns"],
-            json!([{"name": "Name", "type": "string", "jsonPath": ".spec.name", "priority": 1}])
+            json!([{"name": "Name", "type": "string", "jsonPath": ".spec.name", "priority": 10}])
         );
     }
 }

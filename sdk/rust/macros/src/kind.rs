@@ -3,7 +3,7 @@
 use proc_macro2::TokenStream;
 use quote::quote;
 use serde_json::{Value, json};
-use syn::{DeriveInput, Error, LitInt, LitStr, Path, Result};
+use syn::{DeriveInput, Error, LitStr, Path, Result};
 
 use crate::schema::description;
 
@@ -27,24 +27,22 @@ pub fn derive(input: &DeriveInput) -> Result<TokenStream> {
                 "short" => short_names.push(text(&meta)?),
                 "status" => status = Some(meta.value()?.parse::<Path>()?),
                 "no_template" => template = false,
-                "column" => {
-                    let mut column = json!({"name": "", "type": "string", "jsonPath": ""});
-                    meta.parse_nested_meta(|part| {
-                        let key = match part.path.get_ident().map(ToString::to_string).unwrap_or_default().as_str() {
-                            "name" => "name",
-                            "kind" => "type",
-                            "path" => "jsonPath",
-                            "description" => "description",
-                            "priority" => {
-                                column["priority"] = part.value()?.parse::<LitInt>()?.base10_parse::<i64>()?.into();
-                                return Ok(());
-                            }
-                            _ => return Err(part.error("a column has name, kind, path, description, priority")),
-                        };
-                        column[key] = part.value()?.parse::<LitStr>()?.value().into();
-                        Ok(())
-                    })?;
-                    columns.push(column);
+                column @ ("column" | "wide_column") => {
+                    let content;
+                    syn::parenthesized!(content in meta.input);
+                    let words = content.parse_terminated(<LitStr as syn::parse::Parse>::parse, syn::Token![,])?;
+                    let mut words = words.iter().map(LitStr::value);
+                    let (Some(name), Some(ty), Some(path)) = (words.next(), words.next(), words.next()) else {
+                        return Err(meta.error("a column is its name, type, JSON path and, if you like, a description"));
+                    };
+                    let mut written = json!({"name": name, "type": ty, "jsonPath": path});
+                    if let Some(map) = written.as_object_mut() {
+                        map.extend(words.next().map(|about| ("description".to_owned(), about.into())));
+                        if column == "wide_column" {
+                            map.insert("priority".to_owned(), 10.into());
+                        }
+                    }
+                    columns.push(written);
                 }
                 _ => return Err(meta.error("not an attribute of `kind`")),
             }
