@@ -82,6 +82,9 @@ async fn what_people_do_with_custom_resources() {
     assert_eq!(kubectl.with(&["apply", "-f", "-"], WIDGET).await, "widget.test.dev/w created\n");
     assert_eq!(kubectl.with(&["apply", "-f", "-"], WIDGET).await, "widget.test.dev/w unchanged\n");
     assert_eq!(kubectl.with(&["apply", "-f", "-"], &WIDGET.replace("size: 1", "size: 2")).await, "widget.test.dev/w configured\n");
+    assert!(kubectl.with(&["diff", "-f", "-"], &WIDGET.replace("size: 1", "size: 2")).await.is_empty());
+    let (_, difference, _) = kubectl.output(&["diff", "-f", "-"], WIDGET).await;
+    assert!(difference.contains("-  size: 2\n+  size: 1"), "{difference}");
     let table = kubectl.ok(&["get", "widgets"]).await;
     assert!(table.starts_with("NAME   SIZE   PHASE   AGE\nw      2"), "{table}");
     assert!(kubectl.ok(&["get", "wd", "w", "-o", "wide"]).await.contains("COLOR"));
@@ -133,7 +136,6 @@ async fn what_people_do_with_custom_resources() {
     kubectl.with(&["apply", "--server-side", "--field-manager=other", "-f", "-"], &WIDGET.replace("name: w", "name: s")).await;
     let conflict = kubectl.fails(&["apply", "--server-side", "--field-manager=third", "-f", "-"], &WIDGET.replace("name: w", "name: s").replace("size: 1", "size: 4")).await;
     assert!(conflict.contains("conflicts with \"kubectl\"") && conflict.contains(".spec.size"), "{conflict}");
-    assert!(kubectl.with(&["diff", "-f", "-"], &WIDGET.replace("size: 1", "size: 8")).await.is_empty());
     kubectl.with(&["apply", "--dry-run=server", "-f", "-"], &WIDGET.replace("name: w", "name: never")).await;
 
     assert_eq!(kubectl.ok(&["delete", "widget", "w", "--wait=true"]).await, "widget.test.dev \"w\" deleted\n");
