@@ -69,7 +69,16 @@ pub fn infra_cluster(view: &dyn View, cluster: &Object) -> Result<Option<Arc<Obj
         return Ok(None);
     };
     let group = cluster.str_at("/spec/infrastructureRef/apiGroup").unwrap_or_default();
-    view.get(&MANAGEMENT, &ObjectKey::new(group, kind, cluster.namespace(), name))
+    if_served(view.get(&MANAGEMENT, &ObjectKey::new(group, kind, cluster.namespace(), name)))
+}
+
+/// Nothing, where a reference names a kind that is not served: whoever follows it says so, and the kind's arrival brings
+/// the decision back.
+pub fn if_served(found: Result<Option<Arc<Object>>, NotNow>) -> Result<Option<Arc<Object>>, NotNow> {
+    match found {
+        Err(NotNow::NoSuchKind { .. }) => Ok(None),
+        found => found,
+    }
 }
 
 /// What a provider is told of the Cluster, without its machines. The states of the InfraCluster's parts are shown to a

@@ -9,6 +9,7 @@ use capstan_api::well_known::{
 use capstan_api::{Gvk, Object, ObjectKey};
 use serde_json::{Value, json};
 
+use crate::cluster_input::if_served;
 use crate::plan::{Plan, Write};
 use crate::record::digest;
 use crate::view::{NotNow, Place, View};
@@ -26,7 +27,7 @@ fn infrastructure_reference(object: &Object) -> Option<(String, String, String)>
 /// The infrastructure template of a control plane.
 pub(super) fn template(view: &dyn View, object: &Object) -> Result<Option<Arc<Object>>, NotNow> {
     let Some((group, kind, name)) = infrastructure_reference(object) else { return Ok(None) };
-    view.get(&Place::Management, &ObjectKey::new(group, kind, object.namespace(), name))
+    if_served(view.get(&Place::Management, &ObjectKey::new(group, kind, object.namespace(), name)))
 }
 
 /// The template goes with the Cluster that uses it.

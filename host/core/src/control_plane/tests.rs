@@ -325,7 +325,7 @@ fn etcd_steps_are_refused_by_name_and_errors_are_told() {
     let mut world = world();
     once(&mut world, decision(ControlPlaneStep::RemoveEtcdMember("1".into())));
     assert_eq!(condition(&world, "Available").reason, "StepNotSupported");
-    world.delete(&ObjectKey::new(INFRA, "ImaginaryMachineTemplate", "n", "t"));
+    world.unserve(INFRA, "ImaginaryMachineTemplate");
     once(&mut world, decision(create()));
     assert_eq!(condition(&world, "Available").reason, "InfrastructureTemplateMissing");
     assert!(world.all("Machine").is_empty());

@@ -230,7 +230,8 @@ impl InfraRoutine {
             }
         }
         let all_ready = bring_up(desk, replay)?;
-        let facts = facts::report(desk, replay)?;
+        // What is reported from an old look would flip the status back and forth.
+        let facts = if desk.blind { None } else { facts::report(desk, replay)? };
         Ok(facts::finish(desk, facts, all_ready, replay.now()))
     }
 

@@ -364,6 +364,21 @@ fn a_finalizer_stays_while_the_api_does_not_answer() {
 }
 
 #[test]
+fn an_api_that_does_not_answer_for_a_while_leaves_the_status_as_it_is() {
+    let mut scene = Scene::machine();
+    scene.settle();
+    let before = scene.object().unwrap();
+    scene.remote.error = Some(ProviderError::Transient(reason("Unreachable")));
+    scene.remote.facts = Some(running(Some("imaginary://stale")));
+    scene.wait(100_000);
+    scene.once();
+    assert_eq!(scene.condition("Ready").1, "Unreachable");
+    for field in ["/addresses", "/state", "/initialization", "/ready"] {
+        assert_eq!(Some(&scene.status(field)), before.at(&format!("/status{field}")), "{field}");
+    }
+}
+
+#[test]
 fn errors_become_conditions_and_an_invalid_spec_waits_for_a_change() {
     let mut scene = Scene::machine();
     let violation = Violation { path: "/spec/size".into(), message: "is too large".into() };

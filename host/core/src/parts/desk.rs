@@ -54,6 +54,8 @@ pub(crate) struct Desk<'a> {
     pub outdated: Vec<Reason>,
     /// Parts that were there and are not.
     pub vanished: Vec<String>,
+    /// A part could not be looked at: what is known of it may be out of date.
+    pub blind: bool,
     /// When to look again (milliseconds).
     pub again: Option<u64>,
     pub events: Vec<EventNote>,
@@ -72,6 +74,7 @@ impl<'a> Desk<'a> {
             notes: Vec::new(),
             outdated: Vec::new(),
             vanished: Vec::new(),
+            blind: false,
             again: None,
             events: Vec::new(),
         }
@@ -150,10 +153,12 @@ impl<'a> Desk<'a> {
         let presence = match outcome.reply {
             Ok(Reply::Presence(presence)) => presence,
             Ok(_) => {
+                self.blind = true;
                 self.problems.push(Problem::violated("resources.observe answered with something else"));
                 return Ok(None);
             }
             Err(error) => {
+                self.blind = true;
                 self.problem(&error, &format!("looking at {part}"));
                 return Ok(None);
             }

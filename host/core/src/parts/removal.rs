@@ -6,6 +6,7 @@ use super::desk::Desk;
 use super::order::dependents;
 use crate::contract::{Absence, Effect, Ownership, Presence, Progress};
 use crate::provider::{Problem, part_code};
+use crate::record::PartRecord;
 use crate::script::{Halt, Replay};
 use crate::turn::{Call, Reply};
 
@@ -96,13 +97,12 @@ fn look(desk: &mut Desk<'_>, replay: &mut Replay<'_>, part: &str) -> Result<Seen
     let Some(presence) = desk.observe(replay, part)? else { return Ok(Seen::Unsure) };
     let how = match presence {
         Presence::Present(seen) => {
-            if let Some(entry) = desk.record.parts.get_mut(part) {
-                entry.id = Some(seen.id);
-                entry.confirmed = true;
-                entry.intent = None;
-                entry.operation = seen.operation.as_ref().map(|operation| operation.token.clone());
-                entry.state = (!seen.state.is_null()).then_some(seen.state);
-            }
+            let entry = desk.record.parts.entry(part.to_owned()).or_insert_with(PartRecord::new);
+            entry.id = Some(seen.id);
+            entry.confirmed = true;
+            entry.intent = None;
+            entry.operation = seen.operation.as_ref().map(|operation| operation.token.clone());
+            entry.state = (!seen.state.is_null()).then_some(seen.state);
             return Ok(match seen.operation {
                 Some(operation) => {
                     desk.running(part, &operation);
