@@ -137,16 +137,15 @@ impl Registry {
     /// Reads, checks, compiles; installs the CRDs; then lets it serve.
     async fn load(&self, name: &str, spec: &ProviderModuleSpec, installer: &dyn Installer) -> Result<(), String> {
         let (engine, path) = (self.engine.clone(), PathBuf::from(&spec.source.file));
-        let own_name = name.to_owned();
         let (module, digest) = tokio::task::spawn_blocking(move || {
-            let module = Module::load(&engine, &own_name, &path).map_err(|error| error.to_string())?;
+            let module = Module::load_file(&engine, &path).map_err(|error| error.to_string())?;
             let digest = module.digest().to_owned();
             Ok::<_, String>((module, digest))
         })
         .await
         .map_err(|error| format!("loading it failed: {error}"))??;
         let manifest = module.manifest();
-        let served = manifest.served(name);
+        let served = module.served(name);
         let group = manifest.kinds.group.clone();
         self.check_kinds(name, &group, &served)?;
         let crds = crds(&module)?;
@@ -235,7 +234,7 @@ fn condition(object: &Object, kind: &str, ok: bool, reason: &str, message: &str)
         .find(|c| c.get("type").and_then(Value::as_str) == Some(kind))
         .filter(|c| c.get("status").and_then(Value::as_str) == Some(status))
         .and_then(|c| c.get("lastTransitionTime").cloned());
-    let since = before.unwrap_or_else(|| time::format(capstan_cluster::now_ms()).into());
+    let since = before.unwrap_or_else(|| time::rfc3339(capstan_cluster::now_ms()).into());
     json!({
         "type": kind, "status": status, "reason": reason, "message": message,
         "lastTransitionTime": since, "observedGeneration": object.generation(),
@@ -353,7 +352,7 @@ impl Providers for Registry {
         let loaded = self
             .read(|state| state.loaded.get(module).map(|loaded| loaded.module.clone()))
             .ok_or_else(|| format!("ProviderModule {module} is not loaded"))?;
-        let turn = loaded.begin(&self.gateway, input).await.map_err(|error| error.to_string())?;
+        let turn = loaded.begin(module, input, &self.gateway).await?;
         Ok(Box::new(GuestTurn(turn)))
     }
 }

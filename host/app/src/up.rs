@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use capstan_api::{Gvk, Object, ObjectKey, admission};
+use capstan_apiserver::schema::{FieldError, FieldErrorKind};
 use capstan_apiserver::{
-    Admission, AdmissionRequest, ApiServer, Authentication, Cause, Database, Durability, Operation, Options, Status,
+    Admission, AdmissionRequest, ApiServer, Authentication, Database, Durability, Operation, Options, Status,
     User, server_config,
 };
 use capstan_cluster::apply::AfterEffect;
@@ -20,7 +21,7 @@ use capstan_cluster::lease::SYSTEM_NAMESPACE;
 use capstan_cluster::modules::{GROUP, PROVIDER_MODULE};
 use capstan_cluster::runner::{self, Runner};
 use capstan_cluster::wire::Wire;
-use capstan_core::view::Select;
+
 use capstan_runtime::{Engine, EngineConfig};
 use capstan_simulator::{Simulator, SimulatorOptions};
 use serde_json::{Value, json};
@@ -501,8 +502,16 @@ impl Admission for CoreAdmission {
         let admitted = admission::admit(operation, &mut new, old.as_ref());
         *object = new.into_value();
         admitted.map(|()| Vec::new()).map_err(|errors| {
-            let causes = errors.into_iter().map(|error| Cause::invalid(error.path, error.message)).collect();
-            Status::invalid(&request.group, &request.kind, &request.name, causes)
+            let errors: Vec<FieldError> = errors
+                .into_iter()
+                .map(|error| FieldError {
+                    path: error.path,
+                    kind: FieldErrorKind::Invalid,
+                    bad_value: None,
+                    detail: error.message,
+                })
+                .collect();
+            Status::invalid(&request.group, &request.kind, &request.name, &errors)
         })
     }
 }
