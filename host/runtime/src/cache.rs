@@ -43,7 +43,8 @@ impl Cache {
     pub(crate) fn open(path: &Path, engine: &wasmtime::Engine) -> std::io::Result<Self> {
         std::fs::create_dir_all(path)?;
         let above = path.canonicalize()?;
-        let above = above.parent().ok_or_else(|| Error::new(ErrorKind::InvalidInput, "it has no directory above it"))?;
+        let above =
+            above.parent().ok_or_else(|| Error::new(ErrorKind::InvalidInput, "it has no directory above it"))?;
         let key = installation_key(&Dir::open_ambient_dir(above, ambient_authority())?)?;
         let mut settings = Sha(Sha256::new());
         engine.precompile_compatibility_hash().hash(&mut settings);
@@ -76,7 +77,10 @@ impl Cache {
             self.mac(&name, code).is_some_and(|mac| mac.verify_slice(tag).is_ok())
         });
         if !verified {
-            tracing::warn!(entry = name, "compiled code was not written by this installation or is damaged: compiling again");
+            tracing::warn!(
+                entry = name,
+                "compiled code was not written by this installation or is damaged: compiling again"
+            );
             return None;
         }
         entry.truncate(entry.len() - TAG_LENGTH);
@@ -129,13 +133,15 @@ fn installation_key(dir: &Dir) -> std::io::Result<[u8; KEY_LENGTH]> {
 fn read_key(file: cap_std::fs::File) -> std::io::Result<[u8; KEY_LENGTH]> {
     let mut key = Vec::new();
     file.take(KEY_LENGTH as u64 + 1).read_to_end(&mut key)?;
-    key.try_into().map_err(|_| Error::new(ErrorKind::InvalidData, format!("{KEY_FILE} is damaged; delete it, and code is compiled again")))
+    key.try_into().map_err(|_| {
+        Error::new(ErrorKind::InvalidData, format!("{KEY_FILE} is damaged; delete it, and code is compiled again"))
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cap_std::fs::PermissionsExt;
+    use std::os::unix::fs::PermissionsExt;
 
     #[test]
     fn only_what_this_installation_wrote_is_read_back() {

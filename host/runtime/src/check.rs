@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use capstan_core::contract::{
-    Choice, ClusterFacts, ControlPlaneDecision, MachineFacts, Need, Observed, Part, Presence, Progress, ProviderCondition,
-    ProviderError, Reason, Rendered,
+    Choice, ClusterFacts, ControlPlaneDecision, MachineFacts, Need, Observed, Part, Presence, Progress,
+    ProviderCondition, ProviderError, Reason, Rendered,
 };
 use capstan_core::turn::Reply;
 use serde_json::Value;
@@ -41,11 +41,15 @@ pub(crate) fn reply(reply: &Reply) -> Checked {
 /// The same for an error that a guest returned.
 pub(crate) fn error(error: &ProviderError) -> Checked {
     match error {
-        ProviderError::Transient(why) | ProviderError::Unauthorized(why) | ProviderError::Conflict(why)
+        ProviderError::Transient(why)
+        | ProviderError::Unauthorized(why)
+        | ProviderError::Conflict(why)
         | ProviderError::Internal(why) => reason("the error", why),
         ProviderError::Invalid(list) => {
             bounded("the violations", list.len())?;
-            list.iter().try_for_each(|v| text("a violation", &v.path, MAX_ID).and_then(|()| text("a violation", &v.message, MAX_MESSAGE)))
+            list.iter().try_for_each(|v| {
+                text("a violation", &v.path, MAX_ID).and_then(|()| text("a violation", &v.message, MAX_MESSAGE))
+            })
         }
         ProviderError::Throttled(_) | ProviderError::Violated(_) => Ok(()),
     }
@@ -78,7 +82,10 @@ fn reason(what: &str, why: &Reason) -> Checked {
         && code.len() <= 256
         && code.iter().all(|b| b.is_ascii_alphanumeric() || *b == b'_');
     if !fine {
-        return Err(format!("{what} has the code {:?}, which is not CamelCase", why.code.chars().take(64).collect::<String>()));
+        return Err(format!(
+            "{what} has the code {:?}, which is not CamelCase",
+            why.code.chars().take(64).collect::<String>()
+        ));
     }
     text(&format!("the message of {what}"), &why.message, MAX_MESSAGE)
 }
@@ -271,7 +278,9 @@ fn decision(decision: &ControlPlaneDecision) -> Checked {
         }
         Step::MoveEtcdLeader(from, to) => id("the etcd member", from).and_then(|()| id("the etcd member", to))?,
         Step::RemoveEtcdMember(member) => id("the etcd member", member)?,
-        Step::ApplyWorkload(label, applied) => id("the label", label).and_then(|()| object("the workload object", applied))?,
+        Step::ApplyWorkload(label, applied) => {
+            id("the label", label).and_then(|()| object("the workload object", applied))?
+        }
         Step::DeleteWorkload(label) => id("the label", label)?,
         Step::Wait(why) => reason("what is waited for", why)?,
         Step::Settled => {}

@@ -35,7 +35,8 @@ pub fn compile_main() -> ExitCode {
 
 fn limit_self() -> Result<(), String> {
     use rustix::process::{Resource, Rlimit, setrlimit};
-    for (resource, limit) in [(Resource::As, MAX_ADDRESS_SPACE), (Resource::Cpu, MAX_CPU_SECONDS), (Resource::Core, 0)] {
+    for (resource, limit) in [(Resource::As, MAX_ADDRESS_SPACE), (Resource::Cpu, MAX_CPU_SECONDS), (Resource::Core, 0)]
+    {
         setrlimit(resource, Rlimit { current: Some(limit), maximum: Some(limit) })
             .map_err(|e| format!("cannot limit {resource:?}: {e}"))?;
     }

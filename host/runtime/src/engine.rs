@@ -139,7 +139,9 @@ impl Engine {
         let wasmtime = wasmtime_engine(Some(&config)).map_err(|e| EngineError::Wasmtime(format!("{e:#}")))?;
         let v0_1 = v0_1::linker(&wasmtime).map_err(|e| EngineError::Wasmtime(format!("{e:#}")))?;
         let cache = match &config.cache_dir {
-            Some(dir) => Some(Cache::open(dir, &wasmtime).map_err(|source| EngineError::Cache { dir: dir.clone(), source })?),
+            Some(dir) => {
+                Some(Cache::open(dir, &wasmtime).map_err(|source| EngineError::Cache { dir: dir.clone(), source })?)
+            }
             None => None,
         };
         let guests = tokio::runtime::Builder::new_multi_thread()

@@ -121,7 +121,10 @@ impl Meter {
 
     fn check(&self, spent: u64) -> wasmtime::Result<()> {
         if Duration::from_nanos(spent) > self.budget {
-            return Err(broken(format!("it used more than its {} ms of CPU time in one turn", self.budget.as_millis())));
+            return Err(broken(format!(
+                "it used more than its {} ms of CPU time in one turn",
+                self.budget.as_millis()
+            )));
         }
         Ok(())
     }
@@ -172,10 +175,18 @@ mod tests {
     #[test]
     fn wishes_stay_below_the_operator_s_maxima() {
         let maxima = Maxima { memory: 32 << 20, cpu: Duration::from_millis(100), requests: 10, ..Maxima::default() };
-        let modest = LimitWishes { memory: Some(Size(1 << 20)), cpu: Some(Length(Duration::from_millis(5))), requests_per_turn: Some(3) };
+        let modest = LimitWishes {
+            memory: Some(Size(1 << 20)),
+            cpu: Some(Length(Duration::from_millis(5))),
+            requests_per_turn: Some(3),
+        };
         let granted = Granted::new(&modest, &maxima);
         assert_eq!((granted.memory, granted.cpu, granted.requests), (1 << 20, Duration::from_millis(5), 3));
-        let greedy = LimitWishes { memory: Some(Size(1 << 40)), cpu: Some(Length(Duration::from_secs(99))), requests_per_turn: Some(9_999) };
+        let greedy = LimitWishes {
+            memory: Some(Size(1 << 40)),
+            cpu: Some(Length(Duration::from_secs(99))),
+            requests_per_turn: Some(9_999),
+        };
         let granted = Granted::new(&greedy, &maxima);
         assert_eq!((granted.memory, granted.cpu, granted.requests), (32 << 20, Duration::from_millis(100), 10));
         assert_eq!(Granted::new(&LimitWishes::default(), &maxima).memory, MEMORY);

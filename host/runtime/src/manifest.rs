@@ -213,7 +213,9 @@ impl<'de> Deserialize<'de> for Length {
                 _ => return None,
             })
         });
-        length.map(Length).ok_or_else(|| serde::de::Error::custom(format!("{text:?} is no length of time such as 200ms, 30s, 5m or 1h")))
+        length.map(Length).ok_or_else(|| {
+            serde::de::Error::custom(format!("{text:?} is no length of time such as 200ms, 30s, 5m or 1h"))
+        })
     }
 }
 
@@ -237,7 +239,8 @@ impl<'de> Deserialize<'de> for Size {
             };
             number.checked_mul(1 << shift)
         });
-        size.map(Size).ok_or_else(|| serde::de::Error::custom(format!("{text:?} is no size such as 512Ki, 16Mi or 1Gi")))
+        size.map(Size)
+            .ok_or_else(|| serde::de::Error::custom(format!("{text:?} is no size such as 512Ki, 16Mi or 1Gi")))
     }
 }
 
@@ -268,7 +271,9 @@ impl Manifest {
     }
 
     fn check(&self) -> Result<(), String> {
-        is_dns_label(&self.name).then_some(()).ok_or_else(|| format!("has name {:?}, which is no DNS label", self.name))?;
+        is_dns_label(&self.name)
+            .then_some(())
+            .ok_or_else(|| format!("has name {:?}, which is no DNS label", self.name))?;
         if self.version.is_empty() || self.version.len() > 64 {
             return Err("has no version, or one longer than 64 characters".to_owned());
         }
@@ -316,7 +321,9 @@ impl Manifest {
         }
         for (label, versions) in &self.contract_labels {
             if !label.starts_with("cluster.x-k8s.io/v") || versions.is_empty() {
-                return Err(format!("has contractLabels {label:?}; a label is cluster.x-k8s.io/ and a contract version, with CRD versions"));
+                return Err(format!(
+                    "has contractLabels {label:?}; a label is cluster.x-k8s.io/ and a contract version, with CRD versions"
+                ));
             }
         }
         Ok(())
@@ -379,7 +386,9 @@ pub fn read_crds(section: &[u8], manifest: &Manifest) -> Result<Vec<Crd>, Manife
     for (label, versions) in &manifest.contract_labels {
         for version in versions {
             if !crds.iter().all(|crd| crd.versions.iter().any(|v| v.name == *version)) {
-                return Err(error(format!("lacks the version {version}, which the manifest's contractLabels name for {label}")));
+                return Err(error(format!(
+                    "lacks the version {version}, which the manifest's contractLabels name for {label}"
+                )));
             }
         }
     }

@@ -62,7 +62,8 @@ impl Module {
         let inspection = inspect_bytes(component).map_err(refused)?;
         let inner = engine.inner.clone();
         let compiled = native(&inner, component).map_err(|error| refused(Refusal::Compile(error)))?;
-        let instance = inner.v0_1.instantiate_pre(&compiled).map_err(|error| refused(Refusal::Types(format!("{error:#}"))))?;
+        let instance =
+            inner.v0_1.instantiate_pre(&compiled).map_err(|error| refused(Refusal::Types(format!("{error:#}"))))?;
         let limits = Granted::new(&inspection.manifest.limits, &inner.config.maxima);
         Ok(Self {
             inner: Arc::new(Loaded {

@@ -118,17 +118,23 @@ fn encode_once(bytes: &[u8], encoding: Encoding) -> Result<Vec<u8>, String> {
         Encoding::Gzip => {
             use std::io::Write as _;
             // Neither time stamp nor operating system: the same bytes in, the same bytes out.
-            let mut gzip = flate2::GzBuilder::new().mtime(0).operating_system(255).write(Vec::new(), flate2::Compression::best());
+            let mut gzip =
+                flate2::GzBuilder::new().mtime(0).operating_system(255).write(Vec::new(), flate2::Compression::best());
             gzip.write_all(bytes).and_then(|()| gzip.finish()).map_err(|e| format!("gzip: {e}"))?
         }
         Encoding::Base64 => base64::engine::general_purpose::STANDARD.encode(bytes).into_bytes(),
         Encoding::JsonString => {
-            let text = std::str::from_utf8(bytes).map_err(|_| "a secret that is no UTF-8 cannot become a JSON string".to_owned())?;
+            let text = std::str::from_utf8(bytes)
+                .map_err(|_| "a secret that is no UTF-8 cannot become a JSON string".to_owned())?;
             let quoted = serde_json::to_string(text).map_err(|e| format!("json-string: {e}"))?;
             quoted.get(1..quoted.len().saturating_sub(1)).unwrap_or_default().as_bytes().to_vec()
         }
-        Encoding::FormUrlencoded => percent(bytes, |b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_' | b'*'), true),
-        Encoding::Percent => percent(bytes, |b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_' | b'~'), false),
+        Encoding::FormUrlencoded => {
+            percent(bytes, |b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_' | b'*'), true)
+        }
+        Encoding::Percent => {
+            percent(bytes, |b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_' | b'~'), false)
+        }
     })
 }
 

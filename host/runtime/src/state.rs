@@ -168,7 +168,9 @@ mod tests {
     #[test]
     fn only_changing_calls_may_change() {
         let sends = |call: &Call| describe(call).1;
-        for call in [Call::Needs, Call::Parts, Call::ReportCluster, Call::ReportMachine, Call::Render, Call::PlanControlPlane] {
+        for call in
+            [Call::Needs, Call::Parts, Call::ReportCluster, Call::ReportMachine, Call::Render, Call::PlanControlPlane]
+        {
             assert_eq!(sends(&call), Sends::Nothing, "{call:?}");
         }
         assert_eq!(sends(&Call::Observe("a".into())), Sends::Reads);

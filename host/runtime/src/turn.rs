@@ -12,7 +12,7 @@ use wasmtime::component::Instance;
 use wasmtime::{Store, Trap, UpdateDeadline};
 
 use crate::check;
-use crate::limits::{Broken, Metered, Meter};
+use crate::limits::{Broken, Meter, Metered};
 use crate::module::{Code, Loaded};
 use crate::slots::Slot;
 use crate::state::{Requests, Sends, State, describe};
@@ -136,11 +136,8 @@ impl Turn {
             return self.violated(&name, "the engine is shutting down".to_owned());
         };
         let mut task = Guest(threads.spawn(guest));
-        let gateway_call = capstan_gateway::Call {
-            name: &name,
-            may_change: sends == Sends::Changes,
-            still_may_change: may_change,
-        };
+        let gateway_call =
+            capstan_gateway::Call { name: &name, may_change: sends == Sends::Changes, still_may_change: may_change };
         let joined = loop {
             tokio::select! {
                 biased;
@@ -196,8 +193,12 @@ impl Turn {
     fn violated(&mut self, call: &str, rule: String) -> Outcome {
         let rule = format!("{call}: {rule}");
         tracing::warn!(
-            provider = &*self.name, kind = self.input.subject.kind(), namespace = self.input.subject.namespace(),
-            name = self.input.subject.name(), rule, "a provider component broke the contract"
+            provider = &*self.name,
+            kind = self.input.subject.kind(),
+            namespace = self.input.subject.namespace(),
+            name = self.input.subject.name(),
+            rule,
+            "a provider component broke the contract"
         );
         self.violated = Some(rule.clone());
         Outcome { reply: Err(ProviderError::Violated(rule)), effect: self.session.effect() }

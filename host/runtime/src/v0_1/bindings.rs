@@ -1,6 +1,14 @@
 //! Generated from the frozen directory of this version.
 
-#![allow(unsafe_code, missing_docs, unreachable_pub, clippy::all, clippy::indexing_slicing, clippy::unwrap_used, clippy::panic)]
+#![allow(
+    unsafe_code,
+    missing_docs,
+    unreachable_pub,
+    clippy::all,
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    clippy::panic
+)]
 
 wasmtime::component::bindgen!({
     path: "../../wit/provider-0.1",

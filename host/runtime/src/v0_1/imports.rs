@@ -95,10 +95,9 @@ impl wit::cluster::Host for State {
 
 impl State {
     fn machine(&self, getter: &str) -> Result<&MachineInput> {
-        self.input
-            .machine
-            .as_ref()
-            .ok_or_else(|| broken(format!("it asked for machine.{getter}, and no Machine owns the subject (ask machine.present)")))
+        self.input.machine.as_ref().ok_or_else(|| {
+            broken(format!("it asked for machine.{getter}, and no Machine owns the subject (ask machine.present)"))
+        })
     }
 }
 
@@ -405,9 +404,8 @@ impl wit::secrets::Host for State {
         }
         let mut steps = Vec::with_capacity(boot.steps.len());
         for step in boot.steps {
-            let mut secret = |bytes: Vec<u8>| {
-                self.keep(Secret { label: "bootstrap-data".to_owned(), bytes: Bytes::from(bytes) })
-            };
+            let mut secret =
+                |bytes: Vec<u8>| self.keep(Secret { label: "bootstrap-data".to_owned(), bytes: Bytes::from(bytes) });
             steps.push(match step {
                 capstan_boot::Step::WriteFile { path, mode, owner, append, content } => {
                     let content = secret(content)?;

@@ -71,7 +71,9 @@ impl Pre {
                 Some(indices) => {
                     let guest = indices.load(store.as_context_mut(), instance)?;
                     let needs = guest.call_declare(store).await?.map_err(error);
-                    needs.map(|needs| Reply::Needs(needs.into_iter().map(|(label, need)| (label, need.into_host())).collect()))
+                    needs.map(|needs| {
+                        Reply::Needs(needs.into_iter().map(|(label, need)| (label, need.into_host())).collect())
+                    })
                 }
                 None => Ok(Reply::Needs(Vec::new())),
             },
@@ -79,12 +81,10 @@ impl Pre {
                 let parts = guest!(resources).call_parts(store).await?.map_err(error);
                 parts.map(|parts| Reply::Parts(parts.into_iter().map(IntoHost::into_host).collect()))
             }
-            Call::Identify { part, reserved } => {
-                match guest!(resources).call_identify(store, part, reserved).await? {
-                    Ok(choice) => Ok(Reply::Choice(choice.into_host()?)),
-                    Err(why) => Err(error(why)),
-                }
-            }
+            Call::Identify { part, reserved } => match guest!(resources).call_identify(store, part, reserved).await? {
+                Ok(choice) => Ok(Reply::Choice(choice.into_host()?)),
+                Err(why) => Err(error(why)),
+            },
             Call::Observe(part) => match guest!(resources).call_observe(store, part).await? {
                 Ok(presence) => Ok(Reply::Presence(presence.into_host()?)),
                 Err(why) => Err(error(why)),

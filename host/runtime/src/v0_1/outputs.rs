@@ -30,8 +30,7 @@ fn reasons(list: Vec<wit::Reason>) -> Vec<host::Reason> {
 }
 
 fn conditions(list: Vec<wit::Condition>) -> Vec<host::ProviderCondition> {
-    let condition =
-        |c: wit::Condition| host::ProviderCondition { kind: c.kind, ok: c.ok, reason: reason(c.reason) };
+    let condition = |c: wit::Condition| host::ProviderCondition { kind: c.kind, ok: c.ok, reason: reason(c.reason) };
     list.into_iter().map(condition).collect()
 }
 
@@ -151,9 +150,7 @@ impl IntoHost for resources::Progress {
     fn into_host(self) -> host::Progress {
         match self {
             resources::Progress::Done(id) => host::Progress::Done(id),
-            resources::Progress::Started(started) => {
-                host::Progress::Started(started.id, started.operation.into_host())
-            }
+            resources::Progress::Started(started) => host::Progress::Started(started.id, started.operation.into_host()),
             resources::Progress::Waiting(why) => host::Progress::Waiting(reason(why)),
         }
     }
