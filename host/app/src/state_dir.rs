@@ -99,11 +99,6 @@ impl StateDir {
         Ok(state)
     }
 
-    /// The directory.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
     /// A file or directory in it.
     pub fn join(&self, name: &str) -> PathBuf {
         self.path.join(name)

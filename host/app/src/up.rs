@@ -11,8 +11,8 @@ use anyhow::{Context, Result, bail};
 use capstan_api::{Gvk, Object, ObjectKey, admission};
 use capstan_apiserver::schema::{FieldError, FieldErrorKind};
 use capstan_apiserver::{
-    Admission, AdmissionRequest, ApiServer, Authentication, Database, Durability, Operation, Options, Status,
-    User, server_config,
+    Admission, AdmissionRequest, ApiServer, Authentication, Database, Durability, Operation, Options, Status, User,
+    server_config,
 };
 use capstan_cluster::apply::AfterEffect;
 use capstan_cluster::crds;
