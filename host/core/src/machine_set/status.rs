@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use capstan_api::Object;
 use capstan_api::machine_set::MachineSetSpec;
-use capstan_api::well_known::CONTROL_PLANE;
+use capstan_api::well_known::{CONTROL_PLANE, DEPLOYMENT_NAME};
 
 use crate::conditions::{Condition, Contribution, Reasons, aggregate, named};
 use crate::difference::Draft;
@@ -42,11 +42,14 @@ pub(crate) fn machines_ready(target: &str, machines: &[Arc<Object>]) -> Conditio
     aggregate(target, "Ready", &contributions(machines, "Ready"), reasons, false)
 }
 
-/// `MachinesUpToDate`; new Machines are not expected to have the condition yet.
+/// `MachinesUpToDate`; new Machines, and those that nobody would replace, are not expected to have the condition.
 pub(crate) fn machines_up_to_date(target: &str, machines: &[Arc<Object>], now: u64) -> Condition {
     let known: Vec<Arc<Object>> = machines
         .iter()
-        .filter(|m| Condition::of(m, "UpToDate").is_some() || now.saturating_sub(created(m)) >= YOUNG)
+        .filter(|m| {
+            let judged = m.label(CONTROL_PLANE).is_some() || m.label(DEPLOYMENT_NAME).is_some();
+            Condition::of(m, "UpToDate").is_some() || (judged && now.saturating_sub(created(m)) >= YOUNG)
+        })
         .cloned()
         .collect();
     if known.is_empty() {

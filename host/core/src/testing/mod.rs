@@ -4,6 +4,9 @@
 //! are given, an object with finalizers stays until they are gone, and what an owner leaves behind is collected.
 //! It keeps every write, so that a test can count them. Provider turns are not run.
 
+#[cfg(test)]
+pub mod fleet;
+
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
