@@ -54,7 +54,8 @@ impl Authenticator {
             Status::unauthorized()
         })?;
         let (_, certificate) = x509_parser::parse_x509_certificate(leaf).map_err(|_| Status::unauthorized())?;
-        let text = |attribute: &x509_parser::x509::AttributeTypeAndValue<'_>| attribute.as_str().ok().map(str::to_owned);
+        let text =
+            |attribute: &x509_parser::x509::AttributeTypeAndValue<'_>| attribute.as_str().ok().map(str::to_owned);
         let subject = certificate.subject();
         let name = subject.iter_common_name().filter_map(text).next().ok_or_else(Status::unauthorized)?;
         let mut groups: Vec<String> = subject.iter_organization().filter_map(text).collect();
@@ -65,7 +66,11 @@ impl Authenticator {
 
 impl ApiServer {
     /// Who makes a request on a connection: the certificate's owner, the bearer of a token, or nobody known.
-    pub(crate) fn authenticate(&self, certificate: &Result<Option<User>, Status>, headers: &HeaderMap) -> Result<User, Status> {
+    pub(crate) fn authenticate(
+        &self,
+        certificate: &Result<Option<User>, Status>,
+        headers: &HeaderMap,
+    ) -> Result<User, Status> {
         if let Some(user) = certificate.clone()? {
             return Ok(user);
         }
@@ -81,7 +86,9 @@ impl ApiServer {
     /// Who a bootstrap token is of: `<id>.<secret>` as the Secret `kube-system/bootstrap-token-<id>` has it.
     fn bootstrap_user(&self, token: &str) -> Option<User> {
         let (id, secret) = token.split_once('.')?;
-        let lower = |text: &str, length: usize| text.len() == length && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+        let lower = |text: &str, length: usize| {
+            text.len() == length && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
+        };
         if !lower(id, 6) || !lower(secret, 16) {
             return None;
         }
@@ -125,7 +132,11 @@ impl ApiServer {
         }
         let Attributes { verb, group, resource, subresource, namespace, name } = attributes;
         let what = if subresource.is_empty() { (*resource).to_owned() } else { format!("{resource}/{subresource}") };
-        let place = if namespace.is_empty() { String::from("at the cluster scope") } else { format!("in the namespace {namespace:?}") };
+        let place = if namespace.is_empty() {
+            String::from("at the cluster scope")
+        } else {
+            format!("in the namespace {namespace:?}")
+        };
         let why = format!("User {:?} cannot {verb} resource {what:?} in API group {group:?} {place}", user.name);
         Err(Status::forbidden(group, resource, name, why))
     }
@@ -197,12 +208,44 @@ const CHANGE: &[&str] = &["update", "patch"];
 const RULES: &[Rule] = &[
     rule("system:unauthenticated", &["get"], "", &["configmaps"], "kube-public", Names::These(&["cluster-info"])),
     rule(AUTHENTICATED, &["get"], "", &["configmaps"], "kube-public", Names::These(&["cluster-info"])),
-    rule(BOOTSTRAPPERS, &["get"], "", &["configmaps"], "kube-system", Names::These(&["kubeadm-config", "kubelet-config", "kube-proxy"])),
+    rule(
+        BOOTSTRAPPERS,
+        &["get"],
+        "",
+        &["configmaps"],
+        "kube-system",
+        Names::These(&["kubeadm-config", "kubelet-config", "kube-proxy"]),
+    ),
     rule(BOOTSTRAPPERS, &["get", "create"], "", &["nodes"], "", Names::Any),
     rule(BOOTSTRAPPERS, ASK, "certificates.k8s.io", &["certificatesigningrequests"], "", Names::Any),
-    rule(NODES, READ, "", &["nodes", "services", "endpoints", "configmaps", "secrets", "pods", "namespaces", "persistentvolumes", "persistentvolumeclaims", "serviceaccounts"], "", Names::Any),
+    rule(
+        NODES,
+        READ,
+        "",
+        &[
+            "nodes",
+            "services",
+            "endpoints",
+            "configmaps",
+            "secrets",
+            "pods",
+            "namespaces",
+            "persistentvolumes",
+            "persistentvolumeclaims",
+            "serviceaccounts",
+        ],
+        "",
+        Names::Any,
+    ),
     rule(NODES, READ, "discovery.k8s.io", &["endpointslices"], "", Names::Any),
-    rule(NODES, READ, "storage.k8s.io", &["csidrivers", "csinodes", "volumeattachments", "storageclasses"], "", Names::Any),
+    rule(
+        NODES,
+        READ,
+        "storage.k8s.io",
+        &["csidrivers", "csinodes", "volumeattachments", "storageclasses"],
+        "",
+        Names::Any,
+    ),
     rule(NODES, READ, "node.k8s.io", &["runtimeclasses"], "", Names::Any),
     rule(NODES, &["create"], "", &["nodes"], "", Names::Any),
     rule(NODES, CHANGE, "", &["nodes", "nodes/status"], "", Names::Own),
@@ -211,7 +254,14 @@ const RULES: &[Rule] = &[
     rule(NODES, &["create", "update", "patch"], "", &["events"], "", Names::Any),
     rule(NODES, &["create", "update", "patch"], "events.k8s.io", &["events"], "", Names::Any),
     rule(NODES, &["create"], "coordination.k8s.io", &["leases"], "kube-node-lease", Names::Any),
-    rule(NODES, &["get", "update", "patch", "delete"], "coordination.k8s.io", &["leases"], "kube-node-lease", Names::Own),
+    rule(
+        NODES,
+        &["get", "update", "patch", "delete"],
+        "coordination.k8s.io",
+        &["leases"],
+        "kube-node-lease",
+        Names::Own,
+    ),
     rule(NODES, ASK, "certificates.k8s.io", &["certificatesigningrequests"], "", Names::Any),
 ];
 
@@ -235,7 +285,7 @@ impl Rule {
         user.is_in(self.who)
             && self.verbs.contains(&attributes.verb)
             && self.group == attributes.group
-            && self.resources.iter().any(|own| resource(&own))
+            && self.resources.iter().any(resource)
             && (self.namespace.is_empty() || self.namespace == attributes.namespace)
             && match self.names {
                 Names::Any => true,
@@ -280,7 +330,14 @@ mod tests {
     #[test]
     fn refusals_say_who_and_what() {
         let server = ApiServer::new(Options::default()).unwrap();
-        let attributes = Attributes { verb: "get", group: "apps", resource: "deployments", subresource: "scale", namespace: "ns", name: "d" };
+        let attributes = Attributes {
+            verb: "get",
+            group: "apps",
+            resource: "deployments",
+            subresource: "scale",
+            namespace: "ns",
+            name: "d",
+        };
         let status = server.authorize(&User::anonymous(), &attributes).unwrap_err();
         assert_eq!(status.code, 403);
         assert_eq!(

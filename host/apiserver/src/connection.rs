@@ -64,7 +64,8 @@ pub fn server_config(
     client_ca: &[CertificateDer<'static>],
 ) -> Result<Arc<rustls::ServerConfig>, rustls::Error> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = rustls::ServerConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions()?;
+    let builder =
+        rustls::ServerConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions()?;
     let builder = if client_ca.is_empty() {
         builder.with_no_client_auth()
     } else {
@@ -119,7 +120,12 @@ impl ApiServer {
     }
 
     /// Accepts connections until `shutdown`. Returns when the listener fails or all connections have ended.
-    pub async fn serve_tls(&self, listener: TcpListener, tls: Arc<rustls::ServerConfig>, shutdown: CancellationToken) -> io::Result<()> {
+    pub async fn serve_tls(
+        &self,
+        listener: TcpListener,
+        tls: Arc<rustls::ServerConfig>,
+        shutdown: CancellationToken,
+    ) -> io::Result<()> {
         let acceptor = tokio_rustls::TlsAcceptor::from(tls);
         let connections = TaskTracker::new();
         let outcome = loop {
@@ -140,7 +146,11 @@ impl ApiServer {
             let (server, acceptor, shutdown) = (self.clone(), acceptor.clone(), shutdown.clone());
             connections.spawn(async move {
                 let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE, acceptor.accept(socket)).await else { return };
-                let peer = stream.get_ref().1.peer_certificates().map(|chain| chain.iter().map(|c| c.clone().into_owned()).collect());
+                let peer = stream
+                    .get_ref()
+                    .1
+                    .peer_certificates()
+                    .map(|chain| chain.iter().map(|c| c.clone().into_owned()).collect());
                 server.serve_connection(stream, peer, shutdown).await;
             });
         };
@@ -153,6 +163,8 @@ impl ApiServer {
 /// Whether accepting may work again.
 fn is_passing(error: &io::Error) -> bool {
     const TOO_MANY_FILES: [i32; 2] = [23, 24];
-    matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset | io::ErrorKind::Interrupted)
-        || error.raw_os_error().is_some_and(|code| TOO_MANY_FILES.contains(&code))
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset | io::ErrorKind::Interrupted
+    ) || error.raw_os_error().is_some_and(|code| TOO_MANY_FILES.contains(&code))
 }

@@ -12,8 +12,13 @@ const SUBRESOURCE_VERBS: &[&str] = &["get", "patch", "update"];
 const ACTION_VERBS: &[&str] = &["create"];
 
 /// (kind, group, version) and verbs of a subresource.
-fn subresource(resource: &Resource, version: &Version, name: &str) -> (String, String, String, &'static [&'static str]) {
-    let of = |kind: &str, group: &str, version: &str, verbs| (kind.to_owned(), group.to_owned(), version.to_owned(), verbs);
+fn subresource(
+    resource: &Resource,
+    version: &Version,
+    name: &str,
+) -> (String, String, String, &'static [&'static str]) {
+    let of =
+        |kind: &str, group: &str, version: &str, verbs| (kind.to_owned(), group.to_owned(), version.to_owned(), verbs);
     match name {
         "scale" => of("Scale", "autoscaling", "v1", SUBRESOURCE_VERBS),
         "eviction" => of("Eviction", "policy", "v1", ACTION_VERBS),
@@ -28,11 +33,15 @@ fn subresource(resource: &Resource, version: &Version, name: &str) -> (String, S
 pub(crate) fn groups(catalog: &Catalog, legacy: bool, headers: &HeaderMap) -> Response<ResponseBody> {
     let wanted = accepted(headers).into_iter().find(|entry| {
         let plain = entry.kind.is_empty() && matches!(entry.essence.as_str(), "application/json" | "*/*");
-        plain || (entry.group == "apidiscovery.k8s.io" && entry.kind == "APIGroupDiscoveryList" && matches!(entry.version.as_str(), "v2" | "v2beta1"))
+        plain
+            || (entry.group == "apidiscovery.k8s.io"
+                && entry.kind == "APIGroupDiscoveryList"
+                && matches!(entry.version.as_str(), "v2" | "v2beta1"))
     });
     if let Some(entry) = wanted.filter(|entry| !entry.kind.is_empty()) {
         let document = aggregated(catalog, legacy, &entry.version);
-        let content_type = format!("application/json;g=apidiscovery.k8s.io;v={};as=APIGroupDiscoveryList", entry.version);
+        let content_type =
+            format!("application/json;g=apidiscovery.k8s.io;v={};as=APIGroupDiscoveryList", entry.version);
         let content_type = HeaderValue::from_str(&content_type).unwrap_or(HeaderValue::from_static("application/json"));
         return response::typed(200, content_type, document.to_string());
     }
@@ -40,7 +49,8 @@ pub(crate) fn groups(catalog: &Catalog, legacy: bool, headers: &HeaderMap) -> Re
         let document = json!({"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []});
         return response::value(200, &document);
     }
-    let groups: Vec<Value> = catalog.groups().filter(|group| !group.is_empty()).filter_map(|group| group_of(catalog, group)).collect();
+    let groups: Vec<Value> =
+        catalog.groups().filter(|group| !group.is_empty()).filter_map(|group| group_of(catalog, group)).collect();
     response::value(200, &json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}))
 }
 
@@ -48,7 +58,9 @@ fn group_of(catalog: &Catalog, group: &str) -> Option<Value> {
     let versions = catalog.versions(group);
     let entry = |version: &&str| json!({"groupVersion": format!("{group}/{version}"), "version": version});
     let preferred = entry(versions.first()?);
-    Some(json!({"name": group, "versions": versions.iter().map(entry).collect::<Vec<_>>(), "preferredVersion": preferred}))
+    Some(
+        json!({"name": group, "versions": versions.iter().map(entry).collect::<Vec<_>>(), "preferredVersion": preferred}),
+    )
 }
 
 /// `/apis/<group>`.
@@ -87,7 +99,9 @@ pub(crate) fn version(catalog: &Catalog, group: &str, name: &str) -> Result<Resp
                 "name": format!("{}/{name}", resource.plural), "singularName": "", "namespaced": resource.namespaced,
                 "kind": kind, "verbs": verbs,
             });
-            if (sub_group != resource.group || sub_version != version.name) && let Some(fields) = entry.as_object_mut() {
+            if (sub_group != resource.group || sub_version != version.name)
+                && let Some(fields) = entry.as_object_mut()
+            {
                 fields.insert("group".into(), sub_group.into());
                 fields.insert("version".into(), sub_version.into());
             }
@@ -97,14 +111,18 @@ pub(crate) fn version(catalog: &Catalog, group: &str, name: &str) -> Result<Resp
     if resources.is_empty() {
         return Err(Status::no_such_path());
     }
-    Ok(response::value(200, &json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": api_version, "resources": resources})))
+    Ok(response::value(
+        200,
+        &json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": api_version, "resources": resources}),
+    ))
 }
 
 fn aggregated(catalog: &Catalog, legacy: bool, document_version: &str) -> Value {
     let groups = catalog.groups().filter(|group| group.is_empty() == legacy);
     let items: Vec<Value> = groups
         .map(|group| {
-            let versions: Vec<Value> = catalog.versions(group).iter().map(|version| aggregated_version(catalog, group, version)).collect();
+            let versions: Vec<Value> =
+                catalog.versions(group).iter().map(|version| aggregated_version(catalog, group, version)).collect();
             json!({"metadata": {"name": group, "creationTimestamp": null}, "versions": versions})
         })
         .collect();

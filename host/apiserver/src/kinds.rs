@@ -136,7 +136,11 @@ pub(crate) fn check_update(call: &Call<'_>, old: &Value, new: &Value) -> Vec<Fie
         }
         return errors;
     }
-    if is(resource, "apps", "deployments") || is(resource, "apps", "replicasets") || is(resource, "apps", "daemonsets") || is(resource, "apps", "statefulsets") {
+    if is(resource, "apps", "deployments")
+        || is(resource, "apps", "replicasets")
+        || is(resource, "apps", "daemonsets")
+        || is(resource, "apps", "statefulsets")
+    {
         return immutable("spec.selector").into_iter().collect();
     }
     if is(resource, "apiextensions.k8s.io", "customresourcedefinitions") && old.get("spec") != new.get("spec") {
@@ -179,7 +183,10 @@ pub(crate) fn mark_deleted(resource: &Resource, object: &mut Value) {
 
 /// Whether the answer to a deletion is the object rather than a Status.
 pub(crate) fn shows_deleted(resource: &Resource) -> bool {
-    is(resource, "", "pods") || is(resource, "", "namespaces") || is(resource, "", "services") || is(resource, "", "serviceaccounts")
+    is(resource, "", "pods")
+        || is(resource, "", "namespaces")
+        || is(resource, "", "services")
+        || is(resource, "", "serviceaccounts")
 }
 
 /// The disruption budget that a pod's eviction would violate.

@@ -33,5 +33,5 @@ pub use options::{
 };
 pub use response::ResponseBody;
 pub use server::{ApiServer, Error};
-pub use status::{Cause, Status};
+pub use status::{Cause, Details, Status};
 pub use store::{Database, Durability, HistoryLimit, Store, StoreError};

@@ -18,7 +18,10 @@ pub(crate) fn version_2(headers: &HeaderMap) -> Response<ResponseBody> {
     if accepted(headers).iter().any(|entry| entry.essence.contains("proto-openapi.spec.v2")) {
         return response::typed(200, HeaderValue::from_static(PROTOBUF), EMPTY);
     }
-    response::value(200, &json!({"swagger": "2.0", "info": {"title": "Kubernetes", "version": "v1"}, "paths": {}, "definitions": {}}))
+    response::value(
+        200,
+        &json!({"swagger": "2.0", "info": {"title": "Kubernetes", "version": "v1"}, "paths": {}, "definitions": {}}),
+    )
 }
 
 /// `/openapi/v3`.
@@ -113,7 +116,10 @@ fn add_paths(paths: &mut Map<String, Value>, resource: &Resource, version: &Vers
     let reference = json!({"$ref": format!("#/components/schemas/{schema}")});
     let content = json!({"application/json": {"schema": reference}});
     let operation = |action: &str, parameters: &[&str], body: Option<&[&str]>| {
-        let parameters: Vec<Value> = parameters.iter().map(|name| parameter(name, if *name == "limit" { "integer" } else { "string" })).collect();
+        let parameters: Vec<Value> = parameters
+            .iter()
+            .map(|name| parameter(name, if *name == "limit" { "integer" } else { "string" }))
+            .collect();
         let mut operation = json!({
             "tags": [resource.plural],
             "parameters": parameters,
@@ -122,16 +128,33 @@ fn add_paths(paths: &mut Map<String, Value>, resource: &Resource, version: &Vers
             "x-kubernetes-group-version-kind": gvk(resource, version),
         });
         if let (Some(types), Some(fields)) = (body, operation.as_object_mut()) {
-            let content: Map<String, Value> = types.iter().map(|name| ((*name).to_owned(), json!({"schema": reference}))).collect();
+            let content: Map<String, Value> =
+                types.iter().map(|name| ((*name).to_owned(), json!({"schema": reference}))).collect();
             fields.insert("requestBody".into(), json!({"content": content}));
         }
         operation
     };
-    const LIST: &[&str] = &["allowWatchBookmarks", "continue", "fieldSelector", "labelSelector", "limit", "resourceVersion", "resourceVersionMatch", "sendInitialEvents", "timeoutSeconds", "watch"];
+    const LIST: &[&str] = &[
+        "allowWatchBookmarks",
+        "continue",
+        "fieldSelector",
+        "labelSelector",
+        "limit",
+        "resourceVersion",
+        "resourceVersionMatch",
+        "sendInitialEvents",
+        "timeoutSeconds",
+        "watch",
+    ];
     const WRITE: &[&str] = &["dryRun", "fieldManager", "fieldValidation", "pretty"];
     const PATCH: &[&str] = &["dryRun", "fieldManager", "fieldValidation", "force", "pretty"];
     const DELETE: &[&str] = &["dryRun", "gracePeriodSeconds", "orphanDependents", "propagationPolicy"];
-    let patches: &[&str] = &["application/json-patch+json", "application/merge-patch+json", "application/apply-patch+yaml", "application/strategic-merge-patch+json"];
+    let patches: &[&str] = &[
+        "application/json-patch+json",
+        "application/merge-patch+json",
+        "application/apply-patch+yaml",
+        "application/strategic-merge-patch+json",
+    ];
     let patches = patches.get(..if resource.custom { 3 } else { 4 }).unwrap_or(patches);
     let place = |name: &str| json!({"name": name, "in": "path", "required": true, "schema": {"type": "string", "uniqueItems": true}});
     let mut collection_parameters = Vec::new();
@@ -141,27 +164,36 @@ fn add_paths(paths: &mut Map<String, Value>, resource: &Resource, version: &Vers
     let mut item_parameters = collection_parameters.clone();
     item_parameters.insert(0, place("name"));
     let json_body: &[&str] = &["application/json"];
-    paths.insert(collection.clone(), json!({
-        "parameters": collection_parameters,
-        "get": operation("list", LIST, None),
-        "post": operation("post", WRITE, Some(json_body)),
-        "delete": operation("deletecollection", DELETE, None),
-    }));
+    paths.insert(
+        collection.clone(),
+        json!({
+            "parameters": collection_parameters,
+            "get": operation("list", LIST, None),
+            "post": operation("post", WRITE, Some(json_body)),
+            "delete": operation("deletecollection", DELETE, None),
+        }),
+    );
     let item = format!("{collection}/{{name}}");
-    paths.insert(item.clone(), json!({
-        "parameters": item_parameters,
-        "get": operation("get", &[], None),
-        "put": operation("put", WRITE, Some(json_body)),
-        "patch": operation("patch", PATCH, Some(patches)),
-        "delete": operation("delete", DELETE, None),
-    }));
-    if version.status {
-        paths.insert(format!("{item}/status"), json!({
+    paths.insert(
+        item.clone(),
+        json!({
             "parameters": item_parameters,
             "get": operation("get", &[], None),
             "put": operation("put", WRITE, Some(json_body)),
             "patch": operation("patch", PATCH, Some(patches)),
-        }));
+            "delete": operation("delete", DELETE, None),
+        }),
+    );
+    if version.status {
+        paths.insert(
+            format!("{item}/status"),
+            json!({
+                "parameters": item_parameters,
+                "get": operation("get", &[], None),
+                "put": operation("put", WRITE, Some(json_body)),
+                "patch": operation("patch", PATCH, Some(patches)),
+            }),
+        );
     }
     if resource.namespaced {
         paths.insert(format!("{prefix}/{}", resource.plural), json!({"get": operation("list", LIST, None)}));

@@ -32,8 +32,12 @@ pub(crate) struct ResourcePath {
 impl Path {
     pub fn parse(uri: &Uri) -> Result<Path, Status> {
         let path = uri.path().trim_start_matches('/');
-        let segments: Vec<String> =
-            path.split('/').filter(|segment| !segment.is_empty()).map(decode).collect::<Option<_>>().ok_or_else(Status::no_such_path)?;
+        let segments: Vec<String> = path
+            .split('/')
+            .filter(|segment| !segment.is_empty())
+            .map(decode)
+            .collect::<Option<_>>()
+            .ok_or_else(Status::no_such_path)?;
         let segments: Vec<&str> = segments.iter().map(String::as_str).collect();
         Ok(match segments.as_slice() {
             ["api"] => Path::Groups { legacy: true },
@@ -132,7 +136,8 @@ impl Query {
     /// A number.
     pub fn number(&self, name: &str) -> Result<Option<i64>, Status> {
         let parse = |text: &str| {
-            text.parse().map_err(|_| Status::bad_request(format!("the query parameter {name} must be a number, not {text:?}")))
+            text.parse()
+                .map_err(|_| Status::bad_request(format!("the query parameter {name} must be a number, not {text:?}")))
         };
         self.get(name).map(parse).transpose()
     }
@@ -151,7 +156,11 @@ impl Query {
             Some("All") => Ok(true),
             Some(other) => {
                 let message = format!("Invalid value: {other:?}: dryRun must be \"All\"");
-                Err(Status::new(422, "Invalid", message).with_cause("FieldValueNotSupported", "supported values: \"All\"", "dryRun"))
+                Err(Status::new(422, "Invalid", message).with_cause(
+                    "FieldValueNotSupported",
+                    "supported values: \"All\"",
+                    "dryRun",
+                ))
             }
         }
     }
@@ -163,7 +172,9 @@ impl Query {
             Some("Strict") => Ok(FieldValidation::Strict),
             Some("Ignore") => Ok(FieldValidation::Ignore),
             Some(other) => {
-                let message = format!("fieldValidation: Unsupported value: {other:?}: supported values: \"\", \"Ignore\", \"Strict\", \"Warn\"");
+                let message = format!(
+                    "fieldValidation: Unsupported value: {other:?}: supported values: \"\", \"Ignore\", \"Strict\", \"Warn\""
+                );
                 Err(Status::new(422, "Invalid", message))
             }
         }
@@ -231,7 +242,8 @@ pub(crate) fn accepted(headers: &HeaderMap) -> Vec<Accepted> {
     let mut entries = Vec::new();
     for entry in values.flat_map(|value| value.split(',')) {
         let mut parts = entry.split(';').map(str::trim);
-        let mut accepted = Accepted { essence: parts.next().unwrap_or_default().to_ascii_lowercase(), ..Accepted::default() };
+        let mut accepted =
+            Accepted { essence: parts.next().unwrap_or_default().to_ascii_lowercase(), ..Accepted::default() };
         for (name, value) in parts.filter_map(|part| part.split_once('=')) {
             match name {
                 "as" => accepted.kind = value.to_owned(),
@@ -288,9 +300,15 @@ mod tests {
     #[test]
     fn paths() {
         let pods = resource("/api/v1/namespaces/ns/pods/p/eviction");
-        assert_eq!((pods.namespace.as_str(), pods.resource.as_str(), pods.name.as_str(), pods.subresource.as_str()), ("ns", "pods", "p", "eviction"));
+        assert_eq!(
+            (pods.namespace.as_str(), pods.resource.as_str(), pods.name.as_str(), pods.subresource.as_str()),
+            ("ns", "pods", "p", "eviction")
+        );
         let namespace = resource("/api/v1/namespaces/ns/status");
-        assert_eq!((namespace.resource.as_str(), namespace.name.as_str(), namespace.subresource.as_str()), ("namespaces", "ns", "status"));
+        assert_eq!(
+            (namespace.resource.as_str(), namespace.name.as_str(), namespace.subresource.as_str()),
+            ("namespaces", "ns", "status")
+        );
         let role = resource("/apis/rbac.authorization.k8s.io/v1/clusterroles/system%3Anode");
         assert_eq!(role.name, "system:node");
         assert_eq!(path("/apis/"), Path::Groups { legacy: false });
@@ -301,7 +319,8 @@ mod tests {
 
     #[test]
     fn queries() {
-        let query = Query::parse(&"/x?a=b%3Dc&watch&n=1&e=&dryRun=All&labelSelector=a+in+(b)".parse().unwrap()).unwrap();
+        let query =
+            Query::parse(&"/x?a=b%3Dc&watch&n=1&e=&dryRun=All&labelSelector=a+in+(b)".parse().unwrap()).unwrap();
         assert_eq!(query.get("a"), Some("b=c"));
         assert_eq!(query.get("e"), None);
         assert_eq!(query.get("labelSelector"), Some("a in (b)"));
@@ -320,7 +339,10 @@ mod tests {
         };
         assert_eq!(form("application/json;as=Table;v=v1;g=meta.k8s.io,application/json").unwrap(), AnswerForm::Table);
         assert_eq!(form("application/vnd.kubernetes.protobuf, application/json").unwrap(), AnswerForm::Object);
-        assert_eq!(form("application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1").unwrap(), AnswerForm::Metadata);
+        assert_eq!(
+            form("application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1").unwrap(),
+            AnswerForm::Metadata
+        );
         assert_eq!(form("application/vnd.kubernetes.protobuf").unwrap_err().code, 406);
     }
 }

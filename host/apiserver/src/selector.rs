@@ -64,7 +64,10 @@ impl Selector {
             let equal = match requirement.field.as_str() {
                 "metadata.name" => *object.key.name == *requirement.value,
                 "metadata.namespace" => *object.key.namespace == *requirement.value,
-                field => field_text(parsed.get_or_insert_with(|| object.value_without_managed_fields()), field) == requirement.value,
+                field => {
+                    field_text(parsed.get_or_insert_with(|| object.value_without_managed_fields()), field)
+                        == requirement.value
+                }
             };
             equal == requirement.equal
         })
@@ -149,7 +152,9 @@ fn parse_requirement(text: &str) -> Result<Requirement, String> {
     if let Some((key, value)) = text.split_once("==").or_else(|| text.split_once('=')) {
         return make(key, Is::In(vec![value.trim().to_owned()]));
     }
-    let number = |value: &str| value.trim().parse().map_err(|_| format!("for 'Gt', 'Lt' operators, the value must be an integer: {value:?}"));
+    let number = |value: &str| {
+        value.trim().parse().map_err(|_| format!("for 'Gt', 'Lt' operators, the value must be an integer: {value:?}"))
+    };
     if let Some((key, value)) = text.split_once('>') {
         return make(key, Is::Greater(number(value)?));
     }
@@ -177,13 +182,27 @@ fn check_key(key: &str) -> Result<(), String> {
     let good = !name.is_empty()
         && name.len() <= 63
         && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
-        && prefix.is_none_or(|prefix| !prefix.is_empty() && prefix.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '.')));
-    if good { Ok(()) } else { Err(format!("<nil>: Invalid value: {key:?}: name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character")) }
+        && prefix.is_none_or(|prefix| {
+            !prefix.is_empty() && prefix.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '.'))
+        });
+    if good {
+        Ok(())
+    } else {
+        Err(format!(
+            "<nil>: Invalid value: {key:?}: name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character"
+        ))
+    }
 }
 
 fn check_value(value: &str) -> Result<(), String> {
     let good = value.len() <= 63 && value.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'));
-    if good { Ok(()) } else { Err(format!("values: Invalid value: {value:?}: a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.'")) }
+    if good {
+        Ok(())
+    } else {
+        Err(format!(
+            "values: Invalid value: {value:?}: a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.'"
+        ))
+    }
 }
 
 fn parse_fields(text: &str) -> Result<Vec<FieldRequirement>, Status> {
@@ -256,15 +275,33 @@ mod tests {
     use serde_json::json;
 
     fn matches(labels: &str, fields: &str) -> bool {
-        let object = Draft::new(&json!({"metadata": {"name": "n", "namespace": "s", "labels": {"app": "web", "tier": "1", "x.io/y": ""}},
-            "status": {"phase": "Running"}, "spec": {}})).seal(1);
+        let object = Draft::new(
+            &json!({"metadata": {"name": "n", "namespace": "s", "labels": {"app": "web", "tier": "1", "x.io/y": ""}},
+            "status": {"phase": "Running"}, "spec": {}}),
+        )
+        .seal(1);
         let selectable = ["status.phase".to_owned(), "spec.unschedulable".to_owned()];
         Selector::parse(Some(labels), Some(fields), &selectable).unwrap().matches(&object)
     }
 
     #[test]
     fn labels() {
-        for yes in ["", "app=web", "app==web,tier=1", "app in (web, db)", "app notin (db)", "other notin (db)", "app", "!other", "x.io/y", "x.io/y=", "tier>0", "tier<2", "app!=db", "other!=db"] {
+        for yes in [
+            "",
+            "app=web",
+            "app==web,tier=1",
+            "app in (web, db)",
+            "app notin (db)",
+            "other notin (db)",
+            "app",
+            "!other",
+            "x.io/y",
+            "x.io/y=",
+            "tier>0",
+            "tier<2",
+            "app!=db",
+            "other!=db",
+        ] {
             assert!(matches(yes, ""), "{yes}");
         }
         for no in ["app=db", "app in (db)", "app notin (web)", "!app", "other", "tier>1", "app!=web", "app=web,other"] {

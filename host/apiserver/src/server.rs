@@ -66,7 +66,9 @@ impl ApiServer {
             if options.store.get(&namespaces, &key).is_some() {
                 continue;
             }
-            if let Err(Refusal::Failed(error)) = options.store.commit(&namespaces, &key, Change::Create(Draft::new(&kinds::namespace(name)))) {
+            if let Err(Refusal::Failed(error)) =
+                options.store.commit(&namespaces, &key, Change::Create(Draft::new(&kinds::namespace(name))))
+            {
                 return Err(error.into());
             }
         }
@@ -85,7 +87,8 @@ impl ApiServer {
         {
             let mut catalog = (*server.catalog()).clone();
             for definition in listing.objects {
-                let resource = crd::resource(&definition.value_without_managed_fields(), &server.inner.options.conversion);
+                let resource =
+                    crd::resource(&definition.value_without_managed_fields(), &server.inner.options.conversion);
                 if let Some(resource) = resource {
                     catalog.insert(Arc::new(resource));
                 }
@@ -155,7 +158,12 @@ impl ApiServer {
     }
 
     /// Answers one request. `user` is an error when the caller showed a certificate of nobody known.
-    pub(crate) async fn answer<B>(&self, user: Result<User, Status>, request: Request<B>, shutdown: Option<CancellationToken>) -> Response<ResponseBody>
+    pub(crate) async fn answer<B>(
+        &self,
+        user: Result<User, Status>,
+        request: Request<B>,
+        shutdown: Option<CancellationToken>,
+    ) -> Response<ResponseBody>
     where
         B: http_body::Body<Data = Bytes> + Send,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
@@ -175,7 +183,13 @@ impl ApiServer {
         answer
     }
 
-    async fn route<B>(&self, user: User, request: Request<B>, shutdown: Option<CancellationToken>, labels: &mut RequestLabels) -> Result<Response<ResponseBody>, Status>
+    async fn route<B>(
+        &self,
+        user: User,
+        request: Request<B>,
+        shutdown: Option<CancellationToken>,
+        labels: &mut RequestLabels,
+    ) -> Result<Response<ResponseBody>, Status>
     where
         B: http_body::Body<Data = Bytes> + Send,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
@@ -222,7 +236,8 @@ impl ApiServer {
             Path::Version { group, version } => discovery::version(&catalog, group, version),
             Path::Other(path) => match path.as_str() {
                 "" => {
-                    let paths = ["/api", "/apis", "/healthz", "/livez", "/metrics", "/openapi/v3", "/readyz", "/version"];
+                    let paths =
+                        ["/api", "/apis", "/healthz", "/livez", "/metrics", "/openapi/v3", "/readyz", "/version"];
                     Ok(response::value(200, &json!({"paths": paths})))
                 }
                 "livez" | "livez/ping" | "healthz/ping" => Ok(response::text(200, "ok")),
@@ -260,7 +275,7 @@ impl ApiServer {
 
 fn refuse(status: &Status) -> Response<ResponseBody> {
     let mut answer = response::value(status.code, &status.object());
-    if let Some(seconds) = status.retry_after {
+    if let Some(seconds) = status.details.retry_after {
         answer.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
     }
     if status.code == 401 {

@@ -25,7 +25,14 @@ pub struct Status {
     pub reason: &'static str,
     /// What a person reads.
     pub message: String,
-    /// The name of the object, when it is about one.
+    /// What it is about, and why exactly.
+    pub details: Box<Details>,
+}
+
+/// What a refusal is about. Empty where that does not apply.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Details {
+    /// The name of the object.
     pub name: String,
     /// Its API group.
     pub group: String,
@@ -45,22 +52,13 @@ pub(crate) fn qualified(resource: &str, group: &str) -> String {
 impl Status {
     /// A refusal without details.
     pub fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Status {
-        Status {
-            code,
-            reason,
-            message: message.into(),
-            name: String::new(),
-            group: String::new(),
-            kind: String::new(),
-            causes: Vec::new(),
-            retry_after: None,
-        }
+        Status { code, reason, message: message.into(), details: Box::default() }
     }
 
     fn about(mut self, group: &str, kind: &str, name: &str) -> Status {
-        self.group = group.to_owned();
-        self.kind = kind.to_owned();
-        self.name = name.to_owned();
+        self.details.group = group.to_owned();
+        self.details.kind = kind.to_owned();
+        self.details.name = name.to_owned();
         self
     }
 
@@ -87,7 +85,8 @@ impl Status {
 
     /// 404: there is no such object.
     pub fn not_found(group: &str, resource: &str, name: &str) -> Status {
-        Status::new(404, "NotFound", format!("{} {name:?} not found", qualified(resource, group))).about(group, resource, name)
+        Status::new(404, "NotFound", format!("{} {name:?} not found", qualified(resource, group)))
+            .about(group, resource, name)
     }
 
     /// 404: there is no such path.
@@ -154,8 +153,9 @@ impl Status {
             [one] => one.clone(),
             several => format!("[{}]", several.join(", ")),
         };
-        let mut status = Status::new(422, "Invalid", format!("{what} {name:?} is invalid: {why}")).about(group, kind, name);
-        status.causes = errors
+        let mut status =
+            Status::new(422, "Invalid", format!("{what} {name:?} is invalid: {why}")).about(group, kind, name);
+        status.details.causes = errors
             .iter()
             .map(|error| {
                 let (reason, message, field) = error.cause();
@@ -174,14 +174,18 @@ impl Status {
     pub fn too_large_revision(asked: u64, current: u64) -> Status {
         let message = format!("Too large resource version: {asked}, current: {current}");
         let mut status = Status::new(504, "Timeout", format!("Timeout: {message}"));
-        status.causes = vec![Cause { reason: "ResourceVersionTooLarge".into(), message: "Too large resource version".into(), field: String::new() }];
-        status.retry_after = Some(1);
+        status.details.causes = vec![Cause {
+            reason: "ResourceVersionTooLarge".into(),
+            message: "Too large resource version".into(),
+            field: String::new(),
+        }];
+        status.details.retry_after = Some(1);
         status
     }
 
     /// Adds a cause.
     pub fn with_cause(mut self, reason: &str, message: impl Into<String>, field: impl Into<String>) -> Status {
-        self.causes.push(Cause { reason: reason.to_owned(), message: message.into(), field: field.into() });
+        self.details.causes.push(Cause { reason: reason.to_owned(), message: message.into(), field: field.into() });
         self
     }
 
@@ -193,11 +197,12 @@ impl Status {
                 details.insert(name.to_owned(), Value::from(value));
             }
         };
-        put("name", &self.name);
-        put("group", &self.group);
-        put("kind", &self.kind);
-        if !self.causes.is_empty() {
-            let causes = self.causes.iter().map(|cause| {
+        let about = &*self.details;
+        put("name", &about.name);
+        put("group", &about.group);
+        put("kind", &about.kind);
+        if !about.causes.is_empty() {
+            let causes = about.causes.iter().map(|cause| {
                 let mut object = Map::new();
                 object.insert("reason".into(), cause.reason.as_str().into());
                 object.insert("message".into(), cause.message.as_str().into());
@@ -208,7 +213,7 @@ impl Status {
             });
             details.insert("causes".into(), causes.collect());
         }
-        if let Some(seconds) = self.retry_after {
+        if let Some(seconds) = about.retry_after {
             details.insert("retryAfterSeconds".into(), seconds.into());
         }
         let mut object = json!({

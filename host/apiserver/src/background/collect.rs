@@ -35,10 +35,12 @@ impl ApiServer {
         if object.meta.owners.is_empty() {
             return;
         }
-        let states: Vec<(&Owner, State)> = object.meta.owners.iter().map(|owner| (owner, self.state_of(owner, &object))).collect();
+        let states: Vec<(&Owner, State)> =
+            object.meta.owners.iter().map(|owner| (owner, self.state_of(owner, &object))).collect();
         let there = states.iter().any(|(_, state)| *state == State::There);
         let waiting = states.iter().any(|(_, state)| *state == State::WaitsForDependents);
-        let gone: Vec<&str> = states.iter().filter(|(_, state)| *state != State::There).map(|(owner, _)| &*owner.uid).collect();
+        let gone: Vec<&str> =
+            states.iter().filter(|(_, state)| *state != State::There).map(|(owner, _)| &*owner.uid).collect();
         if there {
             // Owned by somebody still: only the references to those that are no more go.
             if !gone.is_empty() {
@@ -65,7 +67,9 @@ impl ApiServer {
         let found = store.get(&resource.collection, &crate::store::Key::new(namespace, &owner.name));
         match found.filter(|found| found.meta.uid == owner.uid) {
             None => State::Gone,
-            Some(found) if found.meta.deleting && found.meta.finalizers.iter().any(|finalizer| &**finalizer == FOREGROUND) => {
+            Some(found)
+                if found.meta.deleting && found.meta.finalizers.iter().any(|finalizer| &**finalizer == FOREGROUND) =>
+            {
                 State::WaitsForDependents
             }
             Some(_) => State::There,
@@ -102,9 +106,11 @@ impl ApiServer {
     }
 
     fn disown(&self, place: &Place, uids: &[&str]) {
-        self.edit(place, |object| retain(object, "ownerReferences", |owner| {
-            owner.get("uid").and_then(Value::as_str).is_none_or(|uid| !uids.contains(&uid))
-        }));
+        self.edit(place, |object| {
+            retain(object, "ownerReferences", |owner| {
+                owner.get("uid").and_then(Value::as_str).is_none_or(|uid| !uids.contains(&uid))
+            })
+        });
     }
 
     fn remove_finalizer(&self, place: &Place, finalizer: &str) {

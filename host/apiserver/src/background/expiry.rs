@@ -60,7 +60,8 @@ impl ApiServer {
 
 fn last_seen(event: &Object) -> Timestamp {
     let value = event.value_without_managed_fields();
-    let text = |pointer: &str| value.pointer(pointer).and_then(Value::as_str).and_then(|text| text.parse::<Timestamp>().ok());
+    let text =
+        |pointer: &str| value.pointer(pointer).and_then(Value::as_str).and_then(|text| text.parse::<Timestamp>().ok());
     ["/series/lastObservedTime", "/lastTimestamp", "/eventTime", "/metadata/creationTimestamp"]
         .iter()
         .filter_map(|pointer| text(pointer))
@@ -81,7 +82,10 @@ mod tests {
         assert_eq!(server.expire_now(Timestamp::now()), None);
         let event = |name: &str, seen: &str| {
             let object = json!({"apiVersion": "v1", "kind": "Event", "metadata": {"name": name, "namespace": "default", "uid": name, "creationTimestamp": "2026-01-01T00:00:00Z"}, "lastTimestamp": seen});
-            server.store().commit(&"events".into(), &Key::new("default", name), Change::Create(Draft::new(&object))).unwrap();
+            server
+                .store()
+                .commit(&"events".into(), &Key::new("default", name), Change::Create(Draft::new(&object)))
+                .unwrap();
         };
         event("early", "2026-01-01T00:00:00Z");
         event("late", "2026-01-01T00:30:00Z");

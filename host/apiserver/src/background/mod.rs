@@ -74,7 +74,11 @@ impl ApiServer {
             self.push(Work::Definition(object.key.name.clone()));
         }
         let held = object.meta.deleting
-            && object.meta.finalizers.iter().any(|finalizer| matches!(&**finalizer, crate::rest::FOREGROUND | crate::rest::ORPHAN));
+            && object
+                .meta
+                .finalizers
+                .iter()
+                .any(|finalizer| matches!(&**finalizer, crate::rest::FOREGROUND | crate::rest::ORPHAN));
         if held || !object.meta.owners.is_empty() {
             self.push(Work::Object(Place { collection: resource.collection.clone(), key: object.key.clone() }));
         }

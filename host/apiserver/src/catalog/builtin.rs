@@ -47,7 +47,8 @@ fn catalog(served: impl Fn(&BuiltinKind) -> bool) -> Arc<Catalog> {
 
 fn resource(kind: &BuiltinKind) -> Resource {
     let events = (kind.group, kind.plural) == ("events.k8s.io", "events");
-    let api_version = if kind.group.is_empty() { kind.version.to_owned() } else { format!("{}/{}", kind.group, kind.version) };
+    let api_version =
+        if kind.group.is_empty() { kind.version.to_owned() } else { format!("{}/{}", kind.group, kind.version) };
     let scale = kind.subresources.contains(&"scale").then(|| Scale {
         spec_replicas: String::from("/spec/replicas"),
         status_replicas: String::from("/status/replicas"),
@@ -162,9 +163,13 @@ mod tests {
 
     #[test]
     fn events_have_two_names_for_their_fields() {
-        let core = json!({"apiVersion": "v1", "kind": "Event", "involvedObject": {"name": "x"}, "message": "m", "count": 2});
+        let core =
+            json!({"apiVersion": "v1", "kind": "Event", "involvedObject": {"name": "x"}, "message": "m", "count": 2});
         let new = convert_event(core.clone(), "events.k8s.io/v1");
-        assert_eq!(new, json!({"apiVersion": "events.k8s.io/v1", "kind": "Event", "regarding": {"name": "x"}, "note": "m", "deprecatedCount": 2}));
+        assert_eq!(
+            new,
+            json!({"apiVersion": "events.k8s.io/v1", "kind": "Event", "regarding": {"name": "x"}, "note": "m", "deprecatedCount": 2})
+        );
         assert_eq!(convert_event(new, "v1"), core);
     }
 }

@@ -40,7 +40,10 @@ pub(crate) fn set_status(crd: &mut Value, catalog: &Catalog, now: &str) {
         Some(_) => status.get("acceptedNames").cloned().unwrap_or_else(|| json!({"kind": "", "plural": ""})),
     };
     let conditions = match &taken {
-        None => [("NamesAccepted", "True", "NoConflicts", "no conflicts found".to_owned()), ("Established", "True", "InitialNamesAccepted", "the initial names have been accepted".to_owned())],
+        None => [
+            ("NamesAccepted", "True", "NoConflicts", "no conflicts found".to_owned()),
+            ("Established", "True", "InitialNamesAccepted", "the initial names have been accepted".to_owned()),
+        ],
         Some((reason, message)) => [
             ("NamesAccepted", "False", *reason, message.clone()),
             ("Established", "False", "NotAccepted", "not all names are accepted".to_owned()),
@@ -50,10 +53,14 @@ pub(crate) fn set_status(crd: &mut Value, catalog: &Catalog, now: &str) {
     let mut list: Vec<Value> = Vec::new();
     for (kind, state, reason, message) in conditions {
         let before = old.iter().find(|condition| text(condition, "/type") == kind);
-        let since = before.filter(|condition| text(condition, "/status") == state).map(|condition| text(condition, "/lastTransitionTime"));
+        let since = before
+            .filter(|condition| text(condition, "/status") == state)
+            .map(|condition| text(condition, "/lastTransitionTime"));
         list.push(json!({"lastTransitionTime": since.unwrap_or(now), "message": message, "reason": reason, "status": state, "type": kind}));
     }
-    list.extend(old.into_iter().filter(|condition| !matches!(text(condition, "/type"), "NamesAccepted" | "Established")));
+    list.extend(
+        old.into_iter().filter(|condition| !matches!(text(condition, "/type"), "NamesAccepted" | "Established")),
+    );
     let mut stored_versions = texts(&Value::Object(status.clone()), "/storedVersions");
     if !stored.is_empty() && !stored_versions.contains(&stored) {
         stored_versions.push(stored);
@@ -111,8 +118,11 @@ pub(crate) fn resource(crd: &Value, hooks: &[Arc<dyn Conversion>]) -> Option<Res
     let plural = text(crd, "/spec/names/plural").to_owned();
     let name = qualified(&plural, &group);
     let served = |version: &&Value| version.get("served") == Some(&Value::Bool(true));
-    let mut list: Vec<Arc<Version>> =
-        versions(crd).iter().filter(served).map(|source| Arc::new(version(source, &group, text(crd, "/spec/names/kind")))).collect();
+    let mut list: Vec<Arc<Version>> = versions(crd)
+        .iter()
+        .filter(served)
+        .map(|source| Arc::new(version(source, &group, text(crd, "/spec/names/kind"))))
+        .collect();
     list.sort_by_key(|version| Reverse(priority(&version.name)));
     if list.is_empty() {
         return None;

@@ -124,7 +124,8 @@ impl Resource {
                 let metadata = object.get("metadata").cloned();
                 let mut converted = hook.convert(object, api_version)?;
                 // Identity is not the converter's to change.
-                if let (Some(old), Some(new)) = (metadata, converted.get_mut("metadata").and_then(Value::as_object_mut)) {
+                if let (Some(old), Some(new)) = (metadata, converted.get_mut("metadata").and_then(Value::as_object_mut))
+                {
                     for (name, value) in old.as_object().into_iter().flatten() {
                         if !matches!(name.as_str(), "labels" | "annotations") {
                             new.insert(name.clone(), value.clone());

@@ -316,27 +316,39 @@ mod tests {
     fn what_kubectl_sends_for_a_namespace() {
         // Recorded from `kubectl create namespace x`.
         let body = b"k8s\0\n\x0f\n\x02v1\x12\tNamespace\x12\x19\n\x11\n\x01x\x12\0\x1a\0\"\0*\x002\x008\0B\0\x12\0\x1a\x02\n\0\x1a\0\"\0";
-        assert_eq!(read(body).unwrap().value, json!({"metadata": {"name": "x"}, "apiVersion": "v1", "kind": "Namespace"}));
+        assert_eq!(
+            read(body).unwrap().value,
+            json!({"metadata": {"name": "x"}, "apiVersion": "v1", "kind": "Namespace"})
+        );
     }
 
     #[test]
     fn special_forms() {
-        let metadata = put(1, &[put(1, b"l"), put(8, &[8, 1]), put(11, &[put(1, b"k"), put(2, b"v")].concat())].concat());
+        let metadata =
+            put(1, &[put(1, b"l"), put(8, &[8, 1]), put(11, &[put(1, b"k"), put(2, b"v")].concat())].concat());
         let spec = put(2, &[put(1, b"me"), vec![16, 15], put(4, &[8, 100, 16, 0xc0, 0x84, 0x3d])].concat());
         let lease = read(&envelope("coordination.k8s.io/v1", "Lease", &[metadata, spec].concat())).unwrap().value;
-        assert_eq!(lease, json!({"metadata": {"name": "l", "creationTimestamp": "1970-01-01T00:00:01Z", "labels": {"k": "v"}},
+        assert_eq!(
+            lease,
+            json!({"metadata": {"name": "l", "creationTimestamp": "1970-01-01T00:00:01Z", "labels": {"k": "v"}},
             "spec": {"holderIdentity": "me", "leaseDurationSeconds": 15, "renewTime": "1970-01-01T00:01:40.001000Z"},
-            "apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}));
-        let secret = read(&envelope("v1", "Secret", &put(2, &[put(1, b"a"), put(2, &[0, 255])].concat()))).unwrap().value;
+            "apiVersion": "coordination.k8s.io/v1", "kind": "Lease"})
+        );
+        let secret =
+            read(&envelope("v1", "Secret", &put(2, &[put(1, b"a"), put(2, &[0, 255])].concat()))).unwrap().value;
         assert_eq!(secret["data"]["a"], "AP8=");
-        let options = read(&envelope("policy/v1", "DeleteOptions", &[vec![8, 0], put(4, b"Foreground")].concat())).unwrap().value;
+        let options =
+            read(&envelope("policy/v1", "DeleteOptions", &[vec![8, 0], put(4, b"Foreground")].concat())).unwrap().value;
         assert_eq!((&options["gracePeriodSeconds"], &options["propagationPolicy"]), (&json!(0), &json!("Foreground")));
         // A probe's handler is part of the probe.
         let port = put(2, &[8, 0, 16, 80]);
         let probe = put(1, &put(2, &[put(1, b"/"), port].concat()));
         let container = [put(1, b"c"), put(10, &[probe, vec![32, 0]].concat())].concat();
         let pod = read(&envelope("v1", "Pod", &put(2, &put(2, &container)))).unwrap().value;
-        assert_eq!(pod["spec"]["containers"][0], json!({"name": "c", "livenessProbe": {"httpGet": {"path": "/", "port": 80}}}));
+        assert_eq!(
+            pod["spec"]["containers"][0],
+            json!({"name": "c", "livenessProbe": {"httpGet": {"path": "/", "port": 80}}})
+        );
     }
 
     #[test]
@@ -347,10 +359,12 @@ mod tests {
         assert_eq!(read(&envelope("x.dev/v1", "Foo", b"")).unwrap_err().code, 415);
         let mut seed = 7_u64;
         for _ in 0..2000 {
-            let raw: Vec<u8> = (0..40).map(|_| {
-                seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-                (seed >> 56) as u8
-            }).collect();
+            let raw: Vec<u8> = (0..40)
+                .map(|_| {
+                    seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                    (seed >> 56) as u8
+                })
+                .collect();
             let _ = read(&envelope("v1", "Pod", &raw));
         }
     }

@@ -17,7 +17,11 @@ impl Call<'_> {
             BodyForm::Json => decode::json(&self.body),
             BodyForm::Yaml => decode::yaml(&self.body),
             BodyForm::Protobuf => protobuf::read(&self.body),
-            _ => Err(Status::unsupported_media_type(&["application/json", "application/yaml", "application/vnd.kubernetes.protobuf"])),
+            _ => Err(Status::unsupported_media_type(&[
+                "application/json",
+                "application/yaml",
+                "application/vnd.kubernetes.protobuf",
+            ])),
         }
     }
 

@@ -64,7 +64,8 @@ impl Call<'_> {
     pub(super) fn check_name(&self, object: &Value) -> Result<(), Status> {
         let text = |path: &str| object.pointer(path).and_then(Value::as_str).unwrap_or_default();
         let (name, namespace) = (text("/metadata/name"), text("/metadata/namespace"));
-        if name != self.path.name && !(name.is_empty() && !self.path.subresource.is_empty()) {
+        let may_be_missing = !self.path.subresource.is_empty();
+        if name != self.path.name && (!name.is_empty() || !may_be_missing) {
             return Err(Status::bad_request(if name.is_empty() {
                 String::from("name must be provided")
             } else {
@@ -154,7 +155,14 @@ impl Call<'_> {
     }
 
     /// Makes of a wanted object the one to store, and checks it.
-    fn prepare(&self, old: &Value, new: &mut Value, subresource: &str, managed: bool, dry_run: bool) -> Result<Vec<String>, Status> {
+    fn prepare(
+        &self,
+        old: &Value,
+        new: &mut Value,
+        subresource: &str,
+        managed: bool,
+        dry_run: bool,
+    ) -> Result<Vec<String>, Status> {
         self.keep_identity(old, new)?;
         keep_parts(old, new, subresource, &self.version, self.resource.custom);
         let schema = self.version.schema();
@@ -201,7 +209,17 @@ impl Call<'_> {
                 format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {had}"),
             ));
         }
-        for name in ["name", "namespace", "uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "generateName", "resourceVersion"] {
+        for name in [
+            "name",
+            "namespace",
+            "uid",
+            "creationTimestamp",
+            "deletionTimestamp",
+            "deletionGracePeriodSeconds",
+            "generation",
+            "generateName",
+            "resourceVersion",
+        ] {
             set(metadata, name, kept(name));
         }
         metadata.shift_remove("selfLink");
@@ -213,11 +231,21 @@ impl Call<'_> {
 
     pub(super) fn check_metadata(&self, object: &Value) -> Vec<FieldError> {
         let rule = schema::NameRule::of(&self.resource.group, &self.resource.kind);
-        schema::validate_object_meta_named(object.get("metadata").unwrap_or(&Value::Null), self.resource.namespaced, rule)
+        schema::validate_object_meta_named(
+            object.get("metadata").unwrap_or(&Value::Null),
+            self.resource.namespaced,
+            rule,
+        )
     }
 
     /// Lets the hooks of the options see a change.
-    pub(super) fn admit(&self, operation: Operation, old: Option<&Value>, object: &mut Value, dry_run: bool) -> Result<Vec<String>, Status> {
+    pub(super) fn admit(
+        &self,
+        operation: Operation,
+        old: Option<&Value>,
+        object: &mut Value,
+        dry_run: bool,
+    ) -> Result<Vec<String>, Status> {
         let hooks = &self.server.inner.options.admission;
         if hooks.is_empty() {
             return Ok(Vec::new());
@@ -248,10 +276,9 @@ pub(super) fn revision_of(object: &Value) -> Result<Option<u64>, Status> {
     match object.pointer("/metadata/resourceVersion") {
         None | Some(Value::Null) => Ok(None),
         Some(Value::String(text)) if text.is_empty() || text == "0" => Ok(None),
-        Some(Value::String(text)) => text
-            .parse()
-            .map(Some)
-            .map_err(|_| Status::bad_request(format!("metadata.resourceVersion: Invalid value: {text:?}: it must be a number"))),
+        Some(Value::String(text)) => text.parse().map(Some).map_err(|_| {
+            Status::bad_request(format!("metadata.resourceVersion: Invalid value: {text:?}: it must be a number"))
+        }),
         Some(_) => Err(Status::bad_request("metadata.resourceVersion must be a string")),
     }
 }
@@ -298,7 +325,10 @@ fn set_generation(old: &Value, new: &mut Value) {
     let Some(generation) = old.pointer("/metadata/generation").and_then(Value::as_i64) else { return };
     let wanted = |object: &Value| -> Map<String, Value> {
         let fields = object.as_object().into_iter().flatten();
-        fields.filter(|(name, _)| !matches!(name.as_str(), "metadata" | "status" | "apiVersion" | "kind")).map(|(k, v)| (k.clone(), v.clone())).collect()
+        fields
+            .filter(|(name, _)| !matches!(name.as_str(), "metadata" | "status" | "apiVersion" | "kind"))
+            .map(|(k, v)| (k.clone(), v.clone()))
+            .collect()
     };
     let changed = wanted(old) != wanted(new);
     if let Some(metadata) = metadata_of(new) {
@@ -310,7 +340,8 @@ fn set_generation(old: &Value, new: &mut Value) {
 fn new_finalizers(old: &Value, new: &Value) -> Option<FieldError> {
     old.pointer("/metadata/deletionTimestamp").filter(|at| !at.is_null())?;
     let of = |object: &Value| -> Vec<String> {
-        let list = object.pointer("/metadata/finalizers").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+        let list =
+            object.pointer("/metadata/finalizers").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
         list.iter().filter_map(|finalizer| finalizer.as_str().map(str::to_owned)).collect()
     };
     let before = of(old);

@@ -37,7 +37,8 @@ impl Call<'_> {
         managed: Option<()>,
     ) -> Result<(Outcome, Vec<String>), Status> {
         let dry_run = self.query.dry_run()?;
-        let text = |object: &Value, path: &str| object.pointer(path).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let text =
+            |object: &Value, path: &str| object.pointer(path).and_then(Value::as_str).unwrap_or_default().to_owned();
         self.check_namespace(&text(&object, "/metadata/namespace"))?;
         if !text(&object, "/metadata/resourceVersion").is_empty() {
             return Err(Status::bad_request("resourceVersion should not be set on objects to be created"));
@@ -57,7 +58,9 @@ impl Call<'_> {
             ));
         }
         self.set_identity(&mut object);
-        if self.version.status && let Some(fields) = fields_of(&mut object) {
+        if self.version.status
+            && let Some(fields) = fields_of(&mut object)
+        {
             fields.shift_remove("status");
         }
         let schema = self.version.schema();

@@ -51,14 +51,19 @@ impl DeleteOptions {
         if !body.is_object() {
             return Err(Status::bad_request("the body must be DeleteOptions"));
         }
-        options.policy = policy(body.get("propagationPolicy").and_then(Value::as_str), body.get("orphanDependents").and_then(Value::as_bool))?;
+        options.policy = policy(
+            body.get("propagationPolicy").and_then(Value::as_str),
+            body.get("orphanDependents").and_then(Value::as_bool),
+        )?;
         options.grace = body.get("gracePeriodSeconds").and_then(Value::as_i64);
         options.uid = body.pointer("/preconditions/uid").and_then(Value::as_str).map(str::to_owned);
         if let Some(text) = body.pointer("/preconditions/resourceVersion").and_then(Value::as_str) {
-            let invalid = |_| Status::bad_request(format!("preconditions.resourceVersion must be a number, not {text:?}"));
+            let invalid =
+                |_| Status::bad_request(format!("preconditions.resourceVersion must be a number, not {text:?}"));
             options.revision = Some(text.parse().map_err(invalid)?);
         }
-        options.dry_run = body.get("dryRun").and_then(Value::as_array).is_some_and(|list| list.iter().any(|item| item == "All"));
+        options.dry_run =
+            body.get("dryRun").and_then(Value::as_array).is_some_and(|list| list.iter().any(|item| item == "All"));
         Ok(options)
     }
 }
@@ -71,7 +76,8 @@ fn policy(name: Option<&str>, orphan: Option<bool>) -> Result<Option<Policy>, St
         (Some("Foreground"), _) => Ok(Some(Policy::Foreground)),
         (Some("Orphan"), _) => Ok(Some(Policy::Orphan)),
         (Some(other), _) => {
-            let why = format!("Unsupported value: {other:?}: supported values: \"Background\", \"Foreground\", \"Orphan\"");
+            let why =
+                format!("Unsupported value: {other:?}: supported values: \"Background\", \"Foreground\", \"Orphan\"");
             let message = format!("DeleteOptions.meta.k8s.io \"\" is invalid: propagationPolicy: {why}");
             Err(Status::new(422, "Invalid", message).with_cause("FieldValueNotSupported", why, "propagationPolicy"))
         }
@@ -92,7 +98,10 @@ pub(crate) fn delete_object(
         let current = store.get(&resource.collection, key).ok_or_else(not_found)?;
         let conflict = |why: String| Status::conflict(&resource.group, &resource.plural, &key.name, why);
         if let Some(uid) = options.uid.as_deref().filter(|uid| *uid != &*current.meta.uid) {
-            return Err(conflict(format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {}", current.meta.uid)));
+            return Err(conflict(format!(
+                "Precondition failed: UID in precondition: {uid}, UID in object meta: {}",
+                current.meta.uid
+            )));
         }
         if let Some(revision) = options.revision.filter(|revision| *revision != current.revision) {
             return Err(conflict(format!(
@@ -121,7 +130,11 @@ pub(crate) fn delete_object(
         if !schema::differs(&old, &marked) {
             return Ok(Deleted::Waiting(current));
         }
-        match store.commit(&resource.collection, key, Change::Replace { expected: current.revision, draft: Draft::new(&marked) }) {
+        match store.commit(
+            &resource.collection,
+            key,
+            Change::Replace { expected: current.revision, draft: Draft::new(&marked) },
+        ) {
             Ok(waiting) => {
                 server.committed(resource, Some(&current), &waiting, false);
                 return Ok(Deleted::Waiting(waiting));
@@ -166,11 +179,7 @@ fn mark(resource: &Resource, old: &Value, options: &DeleteOptions) -> Value {
 
 impl Call<'_> {
     fn delete_options(&self) -> Result<DeleteOptions, Status> {
-        let body = if self.body.trim_ascii().is_empty() {
-            Value::Null
-        } else {
-            self.decode()?.value
-        };
+        let body = if self.body.trim_ascii().is_empty() { Value::Null } else { self.decode()?.value };
         let mut options = DeleteOptions::read(&body)?;
         if let Some(policy) = policy(self.query.get("propagationPolicy"), self.query.flag("orphanDependents"))? {
             options.policy = Some(policy);
@@ -258,14 +267,25 @@ impl Call<'_> {
         let store = &self.server.inner.options.store;
         let pod = store.get(&self.resource.collection, &self.key()).ok_or_else(|| self.not_found())?;
         if let Some(budget) = kinds::blocking_budget(store, &pod) {
-            let mut status = Status::new(429, "TooManyRequests", "Cannot evict pod as it would violate the pod's disruption budget.");
-            status = status.with_cause("DisruptionBudget", format!("The disruption budget {budget} needs more healthy pods"), "");
-            status.retry_after = Some(10);
+            let mut status = Status::new(
+                429,
+                "TooManyRequests",
+                "Cannot evict pod as it would violate the pod's disruption budget.",
+            );
+            status = status.with_cause(
+                "DisruptionBudget",
+                format!("The disruption budget {budget} needs more healthy pods"),
+                "",
+            );
+            status.details.retry_after = Some(10);
             return Err(status);
         }
         if let Deleted::Gone(object) | Deleted::Waiting(object) = self.delete_one(&self.key(), &options)? {
             store.settled(object.revision).await?;
         }
-        Ok(response::value(201, &json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201})))
+        Ok(response::value(
+            201,
+            &json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}),
+        ))
     }
 }

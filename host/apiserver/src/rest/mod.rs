@@ -102,7 +102,11 @@ pub(crate) struct Incoming {
 }
 
 /// Answers a request about objects.
-pub(crate) async fn answer(server: &ApiServer, verb: Verb, incoming: Incoming) -> Result<Response<ResponseBody>, Status> {
+pub(crate) async fn answer(
+    server: &ApiServer,
+    verb: Verb,
+    incoming: Incoming,
+) -> Result<Response<ResponseBody>, Status> {
     let Incoming { user, path, query, headers, body, shutdown } = incoming;
     let attributes = Attributes {
         verb: verb.name(),
@@ -116,7 +120,8 @@ pub(crate) async fn answer(server: &ApiServer, verb: Verb, incoming: Incoming) -
     let catalog = server.catalog();
     let resource = catalog.get(&path.group, &path.resource).ok_or_else(Status::no_such_path)?.clone();
     let version = resource.version(&path.version).ok_or_else(Status::no_such_path)?.clone();
-    let call = Call { server, user, resource, version, path, query, headers, body, put: verb == Verb::Update, shutdown };
+    let call =
+        Call { server, user, resource, version, path, query, headers, body, put: verb == Verb::Update, shutdown };
     let subresource = call.path.subresource.as_str();
     if !subresource.is_empty() && !call.version.subresources.iter().any(|own| own == subresource) {
         return Err(Status::no_such_path());
@@ -146,7 +151,9 @@ pub(crate) async fn answer(server: &ApiServer, verb: Verb, incoming: Incoming) -
         ("eviction", Verb::Create) => call.evict().await,
         ("binding", Verb::Create) => call.bind().await,
         ("status" | "finalize" | "approval", Verb::Get) => call.get().await,
-        ("" | "status" | "finalize" | "approval" | "ephemeralcontainers" | "resize", Verb::Update) => call.update().await,
+        ("" | "status" | "finalize" | "approval" | "ephemeralcontainers" | "resize", Verb::Update) => {
+            call.update().await
+        }
         ("" | "status" | "finalize" | "approval" | "ephemeralcontainers" | "resize", Verb::Patch) => call.patch().await,
         _ => Err(Status::method_not_allowed()),
     }?;
@@ -175,7 +182,8 @@ impl Call<'_> {
             return manager.to_owned();
         }
         let agent = self.headers.get(header::USER_AGENT).and_then(|agent| agent.to_str().ok()).unwrap_or("unknown");
-        let name: String = agent.split('/').next().unwrap_or(agent).chars().filter(|c| !c.is_control()).take(128).collect();
+        let name: String =
+            agent.split('/').next().unwrap_or(agent).chars().filter(|c| !c.is_control()).take(128).collect();
         if name.is_empty() { String::from("unknown") } else { name }
     }
 }

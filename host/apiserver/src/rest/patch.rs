@@ -32,7 +32,8 @@ impl Call<'_> {
         let (patch, duplicates) = self.read_patch(!self.resource.custom)?;
         let edit = |old: &Value| {
             let mut object = self.patched(&patch, old)?;
-            let warnings = self.check_fields(&mut object, &duplicates).map_err(|complaints| self.strict_patch(&complaints))?;
+            let warnings =
+                self.check_fields(&mut object, &duplicates).map_err(|complaints| self.strict_patch(&complaints))?;
             self.check_same(&object)?;
             // A patch that does not touch the revision is for whatever there is.
             if object.pointer("/metadata/resourceVersion") == old.pointer("/metadata/resourceVersion")
@@ -110,7 +111,10 @@ impl Call<'_> {
         if text("/apiVersion") != self.version.api_version || text("/kind") != self.resource.kind {
             return Err(Status::bad_request(format!(
                 "the patch changes the kind: it is a {} of {}, not a {} of {}",
-                self.resource.kind, self.version.api_version, text("/kind"), text("/apiVersion")
+                self.resource.kind,
+                self.version.api_version,
+                text("/kind"),
+                text("/apiVersion")
             )));
         }
         self.check_name(object)
@@ -132,12 +136,10 @@ impl Call<'_> {
 
     fn patch_options(&self, field: &str, why: &str) -> Status {
         let message = format!("PatchOptions.meta.k8s.io \"\" is invalid: {field}: {why}");
-        Status {
-            group: String::from("meta.k8s.io"),
-            kind: String::from("PatchOptions"),
-            causes: vec![Cause { reason: "FieldValueInvalid".into(), message: why.to_owned(), field: field.to_owned() }],
-            ..Status::new(422, "Invalid", message)
-        }
+        let mut status = Status::new(422, "Invalid", message).with_cause("FieldValueInvalid", why, field);
+        status.details.group = String::from("meta.k8s.io");
+        status.details.kind = String::from("PatchOptions");
+        status
     }
 
     /// Server-side apply. Makes the object when there is none.
@@ -157,7 +159,11 @@ impl Call<'_> {
             }
         }
         self.check_kind(&mut configuration)?;
-        if configuration.pointer("/metadata/managedFields").and_then(Value::as_array).is_some_and(|list| !list.is_empty()) {
+        if configuration
+            .pointer("/metadata/managedFields")
+            .and_then(Value::as_array)
+            .is_some_and(|list| !list.is_empty())
+        {
             return Err(Status::bad_request("metadata.managedFields must be nil"));
         }
         if let Some(metadata) = configuration.get_mut("metadata").and_then(Value::as_object_mut) {
@@ -173,10 +179,17 @@ impl Call<'_> {
             self.check_namespace(&namespace)?;
         }
         let warnings = self.check_fields(&mut configuration, &decoded.duplicates).map_err(|complaints| {
-            Status::bad_request(format!("failed to create typed patch object ({}): {}", self.described(), complaints.join(", ")))
+            Status::bad_request(format!(
+                "failed to create typed patch object ({}): {}",
+                self.described(),
+                complaints.join(", ")
+            ))
         })?;
         let subresource = self.path.subresource.as_str();
-        if subresource.is_empty() && self.version.status && let Some(fields) = configuration.as_object_mut() {
+        if subresource.is_empty()
+            && self.version.status
+            && let Some(fields) = configuration.as_object_mut()
+        {
             fields.shift_remove("status");
         }
         let part = (!subresource.is_empty()).then_some(subresource);
@@ -203,7 +216,12 @@ impl Call<'_> {
                 Ok((outcome, warnings)) => return self.render(200, &outcome, &warnings),
             }
             if configuration.pointer("/metadata/uid").is_some() {
-                return Err(Status::conflict(&self.resource.group, &self.resource.plural, &self.path.name, "uid mismatch: the provided object specified a uid, and no existing object was found"));
+                return Err(Status::conflict(
+                    &self.resource.group,
+                    &self.resource.plural,
+                    &self.path.name,
+                    "uid mismatch: the provided object specified a uid, and no existing object was found",
+                ));
             }
             match self.create_object(applied(None)?, warnings.clone(), Some(())).await {
                 Err(status) if status.reason == "AlreadyExists" => {}
@@ -223,7 +241,7 @@ impl Call<'_> {
         let message = error.to_string();
         let ApplyError::Conflict(conflicts) = error else { return Status::bad_request(message) };
         let mut status = Status::new(409, "Conflict", message);
-        status.causes = conflicts
+        status.details.causes = conflicts
             .into_iter()
             .map(|conflict| {
                 let (reason, message, field) = conflict.cause();

@@ -126,7 +126,11 @@ pub(super) fn too_old(asked: u64, oldest: u64) -> Status {
 fn check_match(asked: Option<u64>, matching: Option<&str>, goes_on: bool) -> Result<(), Status> {
     let forbidden = |why: &str| {
         let message = format!("ListOptions.meta.k8s.io \"\" is invalid: resourceVersionMatch: Forbidden: {why}");
-        Err(Status::new(422, "Invalid", message).with_cause("FieldValueForbidden", format!("Forbidden: {why}"), "resourceVersionMatch"))
+        Err(Status::new(422, "Invalid", message).with_cause(
+            "FieldValueForbidden",
+            format!("Forbidden: {why}"),
+            "resourceVersionMatch",
+        ))
     };
     match matching {
         None => {
@@ -135,7 +139,9 @@ fn check_match(asked: Option<u64>, matching: Option<&str>, goes_on: bool) -> Res
             }
             Ok(())
         }
-        Some("Exact" | "NotOlderThan") if goes_on => forbidden("resourceVersionMatch is forbidden when continue is provided"),
+        Some("Exact" | "NotOlderThan") if goes_on => {
+            forbidden("resourceVersionMatch is forbidden when continue is provided")
+        }
         Some("Exact" | "NotOlderThan") if asked.is_none() => {
             forbidden("resourceVersionMatch is forbidden unless resourceVersion is provided")
         }
@@ -144,7 +150,9 @@ fn check_match(asked: Option<u64>, matching: Option<&str>, goes_on: bool) -> Res
         }
         Some("Exact" | "NotOlderThan") => Ok(()),
         Some(other) => {
-            let message = format!("ListOptions.meta.k8s.io \"\" is invalid: resourceVersionMatch: Unsupported value: {other:?}: supported values: \"Exact\", \"NotOlderThan\"");
+            let message = format!(
+                "ListOptions.meta.k8s.io \"\" is invalid: resourceVersionMatch: Unsupported value: {other:?}: supported values: \"Exact\", \"NotOlderThan\""
+            );
             Err(Status::new(422, "Invalid", message))
         }
     }

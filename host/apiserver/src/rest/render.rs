@@ -1,7 +1,7 @@
 //! Objects and lists in the form a client wants: whole, as metadata only, as a table.
 
-use super::change::Outcome;
 use super::Call;
+use super::change::Outcome;
 use crate::catalog::{Resource, Version};
 use crate::request::AnswerForm;
 use crate::response::{self, ResponseBody};
@@ -91,7 +91,12 @@ fn show(version: &Version, value: &Value, form: AnswerForm, include: Include, de
 
 impl Call<'_> {
     /// The answer to a request about one object.
-    pub(super) fn render(&self, code: u16, outcome: &Outcome, warnings: &[String]) -> Result<Response<ResponseBody>, Status> {
+    pub(super) fn render(
+        &self,
+        code: u16,
+        outcome: &Outcome,
+        warnings: &[String],
+    ) -> Result<Response<ResponseBody>, Status> {
         let form = self.form().unwrap_or(AnswerForm::Object);
         let include = Include::of(self);
         let bytes = match outcome {
@@ -106,7 +111,12 @@ impl Call<'_> {
     }
 
     /// The answer to a list.
-    pub(super) fn render_list(&self, objects: Vec<Arc<Object>>, metadata: &Value, form: AnswerForm) -> Result<Response<ResponseBody>, Status> {
+    pub(super) fn render_list(
+        &self,
+        objects: Vec<Arc<Object>>,
+        metadata: &Value,
+        form: AnswerForm,
+    ) -> Result<Response<ResponseBody>, Status> {
         let (kind, api_version) = match form {
             AnswerForm::Object => (self.resource.list_kind.as_str(), self.version.api_version.as_str()),
             AnswerForm::Metadata => ("PartialObjectMetadataList", "meta.k8s.io/v1"),

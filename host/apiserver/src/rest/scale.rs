@@ -2,8 +2,8 @@
 //! through an object of another kind.
 
 use super::Call;
-use super::change::{Edited, Outcome};
 use super::Verb;
+use super::change::{Edited, Outcome};
 use super::patch::Patch;
 use crate::catalog::Scale;
 use crate::decode;
@@ -41,10 +41,11 @@ impl Call<'_> {
             let path = scale.spec_replicas.replace('/', ".");
             return Err(Status::new(404, "NotFound", format!("the spec replicas field {path:?} does not exist")));
         };
-        let selector = scale.selector.as_ref().and_then(|pointer| object.pointer(pointer)).map(|selector| match selector {
-            Value::String(text) => text.clone(),
-            other => selector::text_of(other),
-        });
+        let selector =
+            scale.selector.as_ref().and_then(|pointer| object.pointer(pointer)).map(|selector| match selector {
+                Value::String(text) => text.clone(),
+                other => selector::text_of(other),
+            });
         let mut metadata = Map::new();
         for name in ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"] {
             if let Some(value) = object.pointer(&format!("/metadata/{name}")) {
@@ -55,7 +56,9 @@ impl Call<'_> {
         if let (Some(selector), Some(fields)) = (selector.filter(|text| !text.is_empty()), status.as_object_mut()) {
             fields.insert("selector".into(), selector.into());
         }
-        Ok(json!({"kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": metadata, "spec": {"replicas": replicas}, "status": status}))
+        Ok(
+            json!({"kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": metadata, "spec": {"replicas": replicas}, "status": status}),
+        )
     }
 
     pub(super) async fn get_scale(&self) -> Result<Response<ResponseBody>, Status> {
@@ -69,7 +72,9 @@ impl Call<'_> {
     pub(super) async fn change_scale(&self, verb: Verb) -> Result<Response<ResponseBody>, Status> {
         let pointer = self.scale()?.spec_replicas.clone();
         let patch = match verb {
-            Verb::Patch if BodyForm::of(&self.headers) == BodyForm::StrategicPatch => Patch::Merge(decode::json(&self.body)?.value),
+            Verb::Patch if BodyForm::of(&self.headers) == BodyForm::StrategicPatch => {
+                Patch::Merge(decode::json(&self.body)?.value)
+            }
             Verb::Patch => self.read_patch(false)?.0,
             _ => Patch::Merge(self.decode()?.value),
         };
@@ -77,8 +82,15 @@ impl Call<'_> {
             let wanted = self.patched(&patch, &self.scale_of(old)?)?;
             let replicas = wanted.pointer("/spec/replicas").and_then(Value::as_i64).unwrap_or(0);
             if replicas < 0 {
-                let message = format!("Scale.autoscaling {:?} is invalid: spec.replicas: Invalid value: {replicas}: must be greater than or equal to 0", self.path.name);
-                return Err(Status::new(422, "Invalid", message).with_cause("FieldValueInvalid", "must be greater than or equal to 0", "spec.replicas"));
+                let message = format!(
+                    "Scale.autoscaling {:?} is invalid: spec.replicas: Invalid value: {replicas}: must be greater than or equal to 0",
+                    self.path.name
+                );
+                return Err(Status::new(422, "Invalid", message).with_cause(
+                    "FieldValueInvalid",
+                    "must be greater than or equal to 0",
+                    "spec.replicas",
+                ));
             }
             let mut object = old.clone();
             put(&mut object, &pointer, replicas.into());
@@ -106,7 +118,8 @@ impl Call<'_> {
             return Err(Status::bad_request("target.name is required"));
         };
         let edit = |old: &Value| {
-            if let Some(bound) = old.pointer("/spec/nodeName").and_then(Value::as_str).filter(|bound| !bound.is_empty()) {
+            if let Some(bound) = old.pointer("/spec/nodeName").and_then(Value::as_str).filter(|bound| !bound.is_empty())
+            {
                 let why = format!("pod {} is already assigned to node {bound:?}", self.path.name);
                 return Err(Status::conflict("", "pods/binding", &self.path.name, why));
             }
@@ -115,6 +128,9 @@ impl Call<'_> {
             Ok(Edited { object, warnings: Vec::new(), managed: false })
         };
         self.change(edit, "binding").await?;
-        Ok(response::value(201, &json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201})))
+        Ok(response::value(
+            201,
+            &json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}),
+        ))
     }
 }

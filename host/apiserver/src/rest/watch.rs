@@ -104,12 +104,22 @@ impl Call<'_> {
         let matching = self.query.get("resourceVersionMatch");
         let forbidden = |field: &str, why: &str| {
             let message = format!("ListOptions.meta.k8s.io \"\" is invalid: {field}: Forbidden: {why}");
-            Err(Status::new(422, "Invalid", message).with_cause("FieldValueForbidden", format!("Forbidden: {why}"), field))
+            Err(Status::new(422, "Invalid", message).with_cause(
+                "FieldValueForbidden",
+                format!("Forbidden: {why}"),
+                field,
+            ))
         };
         match (initial, matching) {
             (Some(_), Some("NotOlderThan")) | (None, None) => Ok(()),
-            (Some(_), _) => forbidden("resourceVersionMatch", "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"),
-            (None, Some(_)) => forbidden("resourceVersionMatch", "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"),
+            (Some(_), _) => forbidden(
+                "resourceVersionMatch",
+                "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
+            ),
+            (None, Some(_)) => forbidden(
+                "resourceVersionMatch",
+                "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
+            ),
         }
     }
 }
@@ -257,10 +267,15 @@ impl Watch {
             fields.insert("annotations".into(), json!({INITIAL_END: "true"}));
         }
         let object = match self.form {
-            AnswerForm::Object => json!({"kind": self.resource.kind, "apiVersion": self.version.api_version, "metadata": metadata}),
-            AnswerForm::Metadata => json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata}),
+            AnswerForm::Object => {
+                json!({"kind": self.resource.kind, "apiVersion": self.version.api_version, "metadata": metadata})
+            }
+            AnswerForm::Metadata => {
+                json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata})
+            }
             AnswerForm::Table => {
-                let partial: Value = json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata});
+                let partial: Value =
+                    json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata});
                 let rows = vec![json!({"cells": [], "object": partial})];
                 render::table(None, rows, json!({"resourceVersion": self.cursor.to_string()}))
             }

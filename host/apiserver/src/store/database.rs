@@ -19,7 +19,9 @@ pub enum Durability {
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum StoreError {
     /// Another process has it open.
-    #[error("the state file {path} is in use by another process: stop that one first, or choose another state directory")]
+    #[error(
+        "the state file {path} is in use by another process: stop that one first, or choose another state directory"
+    )]
     InUse {
         /// The file.
         path: PathBuf,
@@ -41,7 +43,9 @@ pub enum StoreError {
         source: Arc<redb::Error>,
     },
     /// It cannot be written; nothing is accepted any more until it is opened again.
-    #[error("the state file {path} cannot be written, so no change is accepted any more: {source}; make room and restart")]
+    #[error(
+        "the state file {path} cannot be written, so no change is accepted any more: {source}; make room and restart"
+    )]
     Write {
         /// The file.
         path: PathBuf,

@@ -190,6 +190,13 @@ fn prefix(store: &str) -> (Vec<u8>, Vec<u8>) {
     (from, to)
 }
 
+/// How far one store has come in a batch.
+struct Reached {
+    store: Arc<super::Inner>,
+    revision: u64,
+    collections: Vec<Arc<str>>,
+}
+
 struct Writer {
     path: PathBuf,
     database: Arc<redb::Database>,
@@ -222,15 +229,19 @@ impl Writer {
                 tracing::error!(path = %self.path.display(), error = %failure, "the state file cannot be written");
                 let _ = self.failure.set(failure.clone());
             }
-            let mut reached: BTreeMap<*const super::Inner, (Arc<super::Inner>, u64, Vec<Arc<str>>)> = BTreeMap::new();
+            let mut reached: BTreeMap<*const super::Inner, Reached> = BTreeMap::new();
             for write in writes {
-                let entry = reached.entry(Arc::as_ptr(&write.store)).or_insert_with(|| (write.store, 0, Vec::new()));
-                entry.1 = entry.1.max(write.revision);
-                if !entry.2.contains(&write.collection) {
-                    entry.2.push(write.collection);
+                let entry = reached.entry(Arc::as_ptr(&write.store)).or_insert_with(|| Reached {
+                    store: write.store,
+                    revision: 0,
+                    collections: Vec::new(),
+                });
+                entry.revision = entry.revision.max(write.revision);
+                if !entry.collections.contains(&write.collection) {
+                    entry.collections.push(write.collection);
                 }
             }
-            for (store, revision, collections) in reached.into_values() {
+            for Reached { store, revision, collections } in reached.into_values() {
                 store.written(revision, &collections, outcome.is_ok());
             }
             for (_, done) in forgets {

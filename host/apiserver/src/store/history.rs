@@ -87,7 +87,14 @@ impl History {
             return None;
         }
         let start = self.events.partition_point(|event| event.object.revision <= revision);
-        Some(self.events.range(start..).take_while(|event| event.object.revision <= until).take(limit).cloned().collect())
+        Some(
+            self.events
+                .range(start..)
+                .take_while(|event| event.object.revision <= until)
+                .take(limit)
+                .cloned()
+                .collect(),
+        )
     }
 
     /// For each object changed after `revision`, what it was at `revision`. None when that is forgotten.

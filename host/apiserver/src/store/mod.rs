@@ -10,8 +10,8 @@ mod object;
 
 pub use database::{Database, Durability, StoreError};
 pub use history::HistoryLimit;
-pub use object::Key;
 pub(crate) use history::{Event, EventKind};
+pub use object::Key;
 pub(crate) use object::{Draft, Form, Object, Owner};
 
 use history::History;
@@ -244,7 +244,13 @@ impl Store {
 
     /// The objects of a collection in a namespace (all of them when it is empty), in order, from `start` on, as they are
     /// now or as they were at an earlier revision.
-    pub(crate) fn list(&self, name: &str, namespace: &str, start: Option<&Key>, at: Option<u64>) -> Result<Listing, OutOfRange> {
+    pub(crate) fn list(
+        &self,
+        name: &str,
+        namespace: &str,
+        start: Option<&Key>,
+        at: Option<u64>,
+    ) -> Result<Listing, OutOfRange> {
         let state = self.read();
         let revision = at.unwrap_or(state.revision);
         if revision > state.revision {
@@ -287,7 +293,12 @@ impl Store {
     }
 
     /// The durable events of a collection after `revision`, at most `limit`; and the durable revision they were read at.
-    pub(crate) fn events(&self, collection: &str, revision: u64, limit: usize) -> Result<(Vec<Event>, u64), OutOfRange> {
+    pub(crate) fn events(
+        &self,
+        collection: &str,
+        revision: u64,
+        limit: usize,
+    ) -> Result<(Vec<Event>, u64), OutOfRange> {
         let state = self.read();
         let durable = self.durable();
         if revision > state.revision {
@@ -339,7 +350,9 @@ impl Store {
                 (EventKind::Modified, Arc::new(draft.seal(revision)))
             }
             Change::Delete { expected } => match &current {
-                Some(object) if object.revision == expected => (EventKind::Deleted, Arc::new(object.with_revision(revision))),
+                Some(object) if object.revision == expected => {
+                    (EventKind::Deleted, Arc::new(object.with_revision(revision)))
+                }
                 _ => return Err(Refusal::Changed),
             },
         };
@@ -392,7 +405,9 @@ impl Inner {
             self.durable.fetch_max(revision, Ordering::AcqRel);
             let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
             for collection in collections {
-                if let Some(signal) = state.collections.get(collection).and_then(|collection| collection.signal.as_ref()) {
+                if let Some(signal) =
+                    state.collections.get(collection).and_then(|collection| collection.signal.as_ref())
+                {
                     signal.send_replace(revision);
                 }
             }

@@ -2,7 +2,9 @@ use super::*;
 use serde_json::json;
 
 fn draft(name: &str, x: u32) -> Draft {
-    Draft::new(&json!({"apiVersion": "v1", "kind": "T", "metadata": {"name": name, "uid": format!("uid-{name}")}, "x": x}))
+    Draft::new(
+        &json!({"apiVersion": "v1", "kind": "T", "metadata": {"name": name, "uid": format!("uid-{name}")}, "x": x}),
+    )
 }
 
 fn things() -> Arc<str> {
@@ -15,9 +17,13 @@ fn changes_need_the_revision_they_were_based_on() {
     let key = Key::new("", "a");
     let first = store.commit(&things(), &key, Change::Create(draft("a", 1))).unwrap();
     assert!(matches!(store.commit(&things(), &key, Change::Create(draft("a", 1))), Err(Refusal::Exists)));
-    let second = store.commit(&things(), &key, Change::Replace { expected: first.revision, draft: draft("a", 2) }).unwrap();
+    let second =
+        store.commit(&things(), &key, Change::Replace { expected: first.revision, draft: draft("a", 2) }).unwrap();
     assert!(second.revision > first.revision);
-    assert!(matches!(store.commit(&things(), &key, Change::Delete { expected: first.revision }), Err(Refusal::Changed)));
+    assert!(matches!(
+        store.commit(&things(), &key, Change::Delete { expected: first.revision }),
+        Err(Refusal::Changed)
+    ));
     store.commit(&things(), &key, Change::Delete { expected: second.revision }).unwrap();
     assert!(store.get("things", &key).is_none());
     assert!(store.find("uid-a").is_none());
@@ -28,7 +34,9 @@ fn the_past_can_be_listed_until_it_is_forgotten() {
     let store = Store::memory_with(HistoryLimit { events: 3, bytes: 1 << 20, age: Duration::from_secs(60) });
     let a = store.commit(&things(), &Key::new("", "a"), Change::Create(draft("a", 1))).unwrap();
     let b = store.commit(&things(), &Key::new("", "b"), Change::Create(draft("b", 1))).unwrap();
-    store.commit(&things(), &Key::new("", "a"), Change::Replace { expected: a.revision, draft: draft("a", 2) }).unwrap();
+    store
+        .commit(&things(), &Key::new("", "a"), Change::Replace { expected: a.revision, draft: draft("a", 2) })
+        .unwrap();
     store.commit(&things(), &Key::new("", "b"), Change::Delete { expected: b.revision }).unwrap();
     let names = |at| {
         let listing = store.list("things", "", None, at).map(|l| l.objects);
@@ -88,7 +96,9 @@ async fn watchers_are_woken_by_their_collection_only() {
 fn owners_are_indexed() {
     let store = Store::memory();
     let owned = |owner: &str| {
-        Draft::new(&json!({"metadata": {"name": "d", "uid": "ud", "ownerReferences": [{"uid": owner, "kind": "T", "name": "a", "apiVersion": "v1"}]}}))
+        Draft::new(
+            &json!({"metadata": {"name": "d", "uid": "ud", "ownerReferences": [{"uid": owner, "kind": "T", "name": "a", "apiVersion": "v1"}]}}),
+        )
     };
     let key = Key::new("", "d");
     let d = store.commit(&things(), &key, Change::Create(owned("u1"))).unwrap();

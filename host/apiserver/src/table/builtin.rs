@@ -78,7 +78,8 @@ fn selector(object: &Value) -> String {
     or(crate::selector::text_of(object.pointer("/spec/selector").unwrap_or(&Value::Null)), "<none>")
 }
 
-static PLAIN: BuiltIn = BuiltIn { columns: &[("Age", "string", 0)], cells: |object, now| vec![old(object, now)], named: false };
+static PLAIN: BuiltIn =
+    BuiltIn { columns: &[("Age", "string", 0)], cells: |object, now| vec![old(object, now)], named: false };
 
 static PODS: BuiltIn = BuiltIn {
     columns: &[
@@ -141,8 +142,11 @@ static NODES: BuiltIn = BuiltIn {
             status.push_str(",SchedulingDisabled");
         }
         let labels = node.pointer("/metadata/labels").and_then(Value::as_object);
-        let mut roles: Vec<&str> =
-            labels.into_iter().flatten().filter_map(|(label, _)| label.strip_prefix("node-role.kubernetes.io/")).collect();
+        let mut roles: Vec<&str> = labels
+            .into_iter()
+            .flatten()
+            .filter_map(|(label, _)| label.strip_prefix("node-role.kubernetes.io/"))
+            .collect();
         roles.sort_unstable();
         let address = |kind: &str| {
             let found = items(node, "/status/addresses").iter().find(|address| text(address, "/type") == kind);
@@ -172,7 +176,9 @@ static NAMESPACES: BuiltIn = BuiltIn {
 
 static SECRETS: BuiltIn = BuiltIn {
     columns: &[("Type", "string", 0), ("Data", "string", 0), ("Age", "string", 0)],
-    cells: |secret, now| vec![text(secret, "/type").into(), count(secret, "/data").to_string().into(), old(secret, now)],
+    cells: |secret, now| {
+        vec![text(secret, "/type").into(), count(secret, "/data").to_string().into(), old(secret, now)]
+    },
     named: false,
 };
 
@@ -201,7 +207,8 @@ static SERVICES: BuiltIn = BuiltIn {
             })
             .collect();
         let selector = json!({"matchLabels": service.pointer("/spec/selector").cloned().unwrap_or_default()});
-        let external = items(service, "/spec/externalIPs").iter().filter_map(Value::as_str).collect::<Vec<_>>().join(",");
+        let external =
+            items(service, "/spec/externalIPs").iter().filter_map(Value::as_str).collect::<Vec<_>>().join(",");
         vec![
             or(text(service, "/spec/type"), "ClusterIP").into(),
             or(text(service, "/spec/clusterIP"), "<none>").into(),
@@ -234,10 +241,19 @@ static EVENTS: BuiltIn = BuiltIn {
         ("Name", "string", 1),
     ],
     cells: |event, now| {
-        let first_of = |paths: &[&str]| paths.iter().map(|path| text(event, path)).find(|text| !text.is_empty()).unwrap_or_default();
+        let first_of = |paths: &[&str]| {
+            paths.iter().map(|path| text(event, path)).find(|text| !text.is_empty()).unwrap_or_default()
+        };
         let seen = |text: String| if text.is_empty() { String::from("<unknown>") } else { age(&text, now) };
-        let last = first_of(&["/series/lastObservedTime", "/lastTimestamp", "/deprecatedLastTimestamp", "/eventTime", "/metadata/creationTimestamp"]);
-        let first = first_of(&["/firstTimestamp", "/deprecatedFirstTimestamp", "/eventTime", "/metadata/creationTimestamp"]);
+        let last = first_of(&[
+            "/series/lastObservedTime",
+            "/lastTimestamp",
+            "/deprecatedLastTimestamp",
+            "/eventTime",
+            "/metadata/creationTimestamp",
+        ]);
+        let first =
+            first_of(&["/firstTimestamp", "/deprecatedFirstTimestamp", "/eventTime", "/metadata/creationTimestamp"]);
         let kind = first_of(&["/involvedObject/kind", "/regarding/kind"]);
         let name = first_of(&["/involvedObject/name", "/regarding/name"]);
         vec![
@@ -246,10 +262,21 @@ static EVENTS: BuiltIn = BuiltIn {
             text(event, "/reason").into(),
             format!("{}/{name}", kind.to_lowercase()).into(),
             first_of(&["/involvedObject/fieldPath", "/regarding/fieldPath"]).into(),
-            first_of(&["/source/component", "/deprecatedSource/component", "/reportingComponent", "/reportingController"]).into(),
+            first_of(&[
+                "/source/component",
+                "/deprecatedSource/component",
+                "/reportingComponent",
+                "/reportingController",
+            ])
+            .into(),
             first_of(&["/message", "/note"]).trim().into(),
             seen(first).into(),
-            number(event, "/count").max(number(event, "/deprecatedCount")).max(number(event, "/series/count")).max(1).to_string().into(),
+            number(event, "/count")
+                .max(number(event, "/deprecatedCount"))
+                .max(number(event, "/series/count"))
+                .max(1)
+                .to_string()
+                .into(),
             text(event, "/metadata/name").into(),
         ]
     },
@@ -338,7 +365,8 @@ static DAEMON_SETS: BuiltIn = BuiltIn {
     ],
     cells: |set, now| {
         let [names, images] = containers(set);
-        let nodes = json!({"matchLabels": set.pointer("/spec/template/spec/nodeSelector").cloned().unwrap_or_default()});
+        let nodes =
+            json!({"matchLabels": set.pointer("/spec/template/spec/nodeSelector").cloned().unwrap_or_default()});
         let status = |field: &str| Value::from(number(set, &format!("/status/{field}")).to_string());
         vec![
             status("desiredNumberScheduled"),

@@ -15,7 +15,10 @@ enum Step {
     All,
     /// Every value below, itself included.
     Descend,
-    Filter { path: Vec<Step>, compare: Option<(Comparison, Value)> },
+    Filter {
+        path: Vec<Step>,
+        compare: Option<(Comparison, Value)>,
+    },
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -131,7 +134,8 @@ fn parse_filter(text: &str) -> Option<Step> {
         ("<", Comparison::Less),
         (">", Comparison::Greater),
     ];
-    let (left, compare) = match OPERATORS.iter().find_map(|(sign, op)| text.split_once(sign).map(|(l, r)| (l, r, *op))) {
+    let (left, compare) = match OPERATORS.iter().find_map(|(sign, op)| text.split_once(sign).map(|(l, r)| (l, r, *op)))
+    {
         Some((left, right, operator)) => {
             let right = right.trim();
             let literal = match unquote(right) {

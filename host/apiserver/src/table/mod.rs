@@ -3,8 +3,8 @@
 mod builtin;
 mod jsonpath;
 
-use jsonpath::JsonPath;
 use jiff::Timestamp;
+use jsonpath::JsonPath;
 use serde_json::{Value, json};
 
 /// How one kind is shown.
@@ -61,9 +61,7 @@ impl Columns {
 
     /// `columnDefinitions`.
     pub fn definitions(&self) -> Value {
-        let definition = |name: &str, kind: &str, format: &str, description: &str, priority: i64| {
-            json!({"name": name, "type": kind, "format": format, "description": description, "priority": priority})
-        };
+        let definition = |name: &str, kind: &str, format: &str, description: &str, priority: i64| json!({"name": name, "type": kind, "format": format, "description": description, "priority": priority});
         let name = definition("Name", "string", "name", NAME_DESCRIPTION, 0);
         let rest: Vec<Value> = match self {
             Columns::Custom(columns) => {
@@ -153,8 +151,18 @@ mod tests {
 
     #[test]
     fn durations() {
-        for (seconds, text) in [(-5, "<invalid>"), (0, "0s"), (119, "119s"), (125, "2m5s"), (600, "10m"), (7 * 3600 + 60, "7h1m"),
-            (47 * 3600, "47h"), (49 * 3600, "2d1h"), (86400 * 30, "30d"), (86400 * 365 * 3, "3y")] {
+        for (seconds, text) in [
+            (-5, "<invalid>"),
+            (0, "0s"),
+            (119, "119s"),
+            (125, "2m5s"),
+            (600, "10m"),
+            (7 * 3600 + 60, "7h1m"),
+            (47 * 3600, "47h"),
+            (49 * 3600, "2d1h"),
+            (86400 * 30, "30d"),
+            (86400 * 365 * 3, "3y"),
+        ] {
             assert_eq!(human_duration(seconds), text);
         }
     }
@@ -170,7 +178,10 @@ mod tests {
         let object = json!({"metadata": {"name": "x", "creationTimestamp": "2026-01-01T00:00:00Z"}, "spec": {"n": 3},
             "status": {"phase": "Up", "conditions": [{"type": "A", "status": "False"}, {"type": "Ready", "status": "True"}]}});
         let now = "2026-01-01T00:00:30Z".parse().unwrap();
-        assert_eq!(columns.cells(&object, now), [json!("x"), json!("Up"), json!("True"), json!(3), json!(null), json!("30s")]);
+        assert_eq!(
+            columns.cells(&object, now),
+            [json!("x"), json!("Up"), json!("True"), json!(3), json!(null), json!("30s")]
+        );
         let definitions = columns.definitions();
         assert_eq!(definitions[3]["priority"], 1);
         assert_eq!(definitions[5]["name"], "Age");

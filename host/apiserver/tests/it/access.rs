@@ -44,9 +44,15 @@ impl Authority {
         if !group.is_empty() {
             params.distinguished_name.push(DnType::OrganizationName, group);
         }
-        params.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ClientAuth, rcgen::ExtendedKeyUsagePurpose::ServerAuth];
+        params.extended_key_usages =
+            vec![rcgen::ExtendedKeyUsagePurpose::ClientAuth, rcgen::ExtendedKeyUsagePurpose::ServerAuth];
         let certificate = params.signed_by(&key, &self.issuer).unwrap();
-        Signed { certificate: certificate.pem(), key: key.serialize_pem(), der: certificate.der().clone(), key_der: PrivateKeyDer::try_from(key.serialize_der()).unwrap() }
+        Signed {
+            certificate: certificate.pem(),
+            key: key.serialize_pem(),
+            der: certificate.der().clone(),
+            key_der: PrivateKeyDer::try_from(key.serialize_der()).unwrap(),
+        }
     }
 }
 
@@ -63,10 +69,11 @@ impl Served {
     pub async fn start(builtins: Builtins) -> Served {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let authority = Authority::new();
-        let authentication = Authentication::ClientCertificates { ca: vec![authority.der.clone()], bootstrap_tokens: true };
+        let authentication =
+            Authentication::ClientCertificates { ca: vec![authority.der.clone()], bootstrap_tokens: true };
         let server = ApiServer::new(Options { builtins, authentication, ..Options::default() }).unwrap();
         let own = authority.sign("server", "");
-        let tls = server_config(vec![own.der], own.key_der, &[authority.der.clone()]).unwrap();
+        let tls = server_config(vec![own.der], own.key_der, std::slice::from_ref(&authority.der)).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let stop = CancellationToken::new();
@@ -78,11 +85,19 @@ impl Served {
 
     pub async fn stop(self) {
         self.stop.cancel();
-        tokio::time::timeout(std::time::Duration::from_secs(5), self.task).await.expect("the server does not stop").unwrap().unwrap();
+        tokio::time::timeout(std::time::Duration::from_secs(5), self.task)
+            .await
+            .expect("the server does not stop")
+            .unwrap()
+            .unwrap();
     }
 
     fn http(&self, identity: Option<&Signed>) -> reqwest_like::Http {
-        reqwest_like::Http::new(&self.authority.der, identity.map(|signed| (signed.der.clone(), signed.key_der.clone_key())), self.address)
+        reqwest_like::Http::new(
+            &self.authority.der,
+            identity.map(|signed| (signed.der.clone(), signed.key_der.clone_key())),
+            self.address,
+        )
     }
 }
 
@@ -98,7 +113,11 @@ mod reqwest_like {
     }
 
     impl Http {
-        pub fn new(root: &CertificateDer<'static>, identity: Option<(CertificateDer<'static>, PrivateKeyDer<'static>)>, address: SocketAddr) -> Http {
+        pub fn new(
+            root: &CertificateDer<'static>,
+            identity: Option<(CertificateDer<'static>, PrivateKeyDer<'static>)>,
+            address: SocketAddr,
+        ) -> Http {
             let mut roots = rustls::RootCertStore::empty();
             roots.add(root.clone()).unwrap();
             let builder = rustls::ClientConfig::builder().with_root_certificates(roots);
@@ -114,13 +133,19 @@ mod reqwest_like {
             let socket = TcpStream::connect(self.address).await.map_err(|e| e.to_string())?;
             let connector = tokio_rustls::TlsConnector::from(self.config.clone());
             let stream = connector.connect("localhost".try_into().unwrap(), socket).await.map_err(|e| e.to_string())?;
-            let (mut sender, connection) = hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.map_err(|e| e.to_string())?;
+            let (mut sender, connection) =
+                hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
+                    .await
+                    .map_err(|e| e.to_string())?;
             tokio::spawn(connection);
             let mut request = http::Request::get(format!("https://localhost{path}"));
             if let Some(token) = token {
                 request = request.header("authorization", format!("Bearer {token}"));
             }
-            let answer = sender.send_request(request.body(Full::new(bytes::Bytes::new())).unwrap()).await.map_err(|e| e.to_string())?;
+            let answer = sender
+                .send_request(request.body(Full::new(bytes::Bytes::new())).unwrap())
+                .await
+                .map_err(|e| e.to_string())?;
             let code = answer.status().as_u16();
             let body = answer.into_body().collect().await.map_err(|e| e.to_string())?.to_bytes();
             Ok((code, serde_json::from_slice(&body).unwrap_or_default()))
@@ -138,11 +163,19 @@ async fn certificates_say_who_one_is() {
     assert_eq!(served.http(Some(&node)).get("/api/v1/nodes", None).await.unwrap().0, 200);
     let (code, refused) = served.http(Some(&node)).get("/apis/apps/v1/deployments", None).await.unwrap();
     assert_eq!(code, 403);
-    assert!(refused["message"].as_str().unwrap().contains("User \"system:node:n1\" cannot list resource \"deployments\" in API group \"apps\" at the cluster scope"), "{refused}");
+    assert!(
+        refused["message"].as_str().unwrap().contains(
+            "User \"system:node:n1\" cannot list resource \"deployments\" in API group \"apps\" at the cluster scope"
+        ),
+        "{refused}"
+    );
     assert!(served.http(Some(&stranger)).get("/api/v1/secrets", None).await.is_err(), "refused in the handshake");
     assert_eq!(served.http(None).get("/api/v1/secrets", None).await.unwrap().0, 403);
     assert_eq!(served.http(None).get("/healthz", None).await.unwrap().0, 200);
-    assert_eq!(served.http(None).get("/api/v1/namespaces/kube-public/configmaps/cluster-info", None).await.unwrap().0, 404);
+    assert_eq!(
+        served.http(None).get("/api/v1/namespaces/kube-public/configmaps/cluster-info", None).await.unwrap().0,
+        404
+    );
     served.stop().await;
 }
 
@@ -169,11 +202,18 @@ async fn bootstrap_tokens() {
     assert_eq!(http.get(path, Some("abcdef.0123456789abcdef")).await.unwrap().0, 401);
     served.client.post("/api/v1/namespaces/kube-system/secrets", &secret("2999-01-01T00:00:00Z")).await.expect(201);
     assert_eq!(http.get(path, Some("abcdef.0123456789abcdef")).await.unwrap().0, 404);
-    assert_eq!(http.get("/api/v1/namespaces/kube-system/secrets", Some("abcdef.0123456789abcdef")).await.unwrap().0, 403);
+    assert_eq!(
+        http.get("/api/v1/namespaces/kube-system/secrets", Some("abcdef.0123456789abcdef")).await.unwrap().0,
+        403
+    );
     for wrong in ["abcdef.0123456789abcdee", "abcdef", "abcdefg.0123456789abcdef", "", "abcdex.0123456789abcdef"] {
         assert_eq!(http.get(path, Some(wrong)).await.unwrap().0, 401, "{wrong}");
     }
-    served.client.put("/api/v1/namespaces/kube-system/secrets/bootstrap-token-abcdef", &secret("2001-01-01T00:00:00Z")).await.expect(200);
+    served
+        .client
+        .put("/api/v1/namespaces/kube-system/secrets/bootstrap-token-abcdef", &secret("2001-01-01T00:00:00Z"))
+        .await
+        .expect(200);
     assert_eq!(http.get(path, Some("abcdef.0123456789abcdef")).await.unwrap().0, 401);
     served.stop().await;
 }
@@ -190,7 +230,11 @@ async fn garbage_is_survived_and_a_stop_ends_watches() {
     roots.add(served.authority.der.clone()).unwrap();
     let config = rustls::ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
     let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
-    for garbage in [&b"\0\xff\x13nonsense\r\n\r\n"[..], b"GET /\x01 HTTP/9.9\r\nA\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\ngarbage garbage garbage"] {
+    for garbage in [
+        &b"\0\xff\x13nonsense\r\n\r\n"[..],
+        b"GET /\x01 HTTP/9.9\r\nA\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\ngarbage garbage garbage",
+    ] {
         let socket = TcpStream::connect(served.address).await.unwrap();
         let mut stream = connector.connect("localhost".try_into().unwrap(), socket).await.unwrap();
         stream.write_all(garbage).await.unwrap();

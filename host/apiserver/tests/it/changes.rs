@@ -49,7 +49,8 @@ async fn a_write_that_changes_nothing_is_no_write() {
     let client = management();
     let made = client.post(MAPS, &map("a", json!({"k": "v"}))).await.expect(201);
     let path = format!("{MAPS}/a");
-    let mut watch = client.watch(&format!("{MAPS}?watch=true&resourceVersion={}", text(&made, "/metadata/resourceVersion"))).await;
+    let mut watch =
+        client.watch(&format!("{MAPS}?watch=true&resourceVersion={}", text(&made, "/metadata/resourceVersion"))).await;
     assert_eq!(client.put(&path, &made).await.expect(200), made);
     assert_eq!(client.patch(&path, "merge", &json!({"data": {"k": "v"}})).await.expect(200), made);
     assert!(watch.quiet().await);
@@ -83,11 +84,17 @@ async fn all_kinds_of_patches() {
     // Nor does the status, and it has its own way in.
     let same = client.patch(&path, "merge", &json!({"status": {"replicas": 5}})).await.expect(200);
     assert_ne!(same["status"]["replicas"], 5);
-    let status = client.patch(&format!("{path}/status"), "merge", &json!({"status": {"replicas": 5}, "spec": {"replicas": 9}})).await.expect(200);
+    let status = client
+        .patch(&format!("{path}/status"), "merge", &json!({"status": {"replicas": 5}, "spec": {"replicas": 9}}))
+        .await
+        .expect(200);
     assert_eq!((&status["status"]["replicas"], &status["spec"]["replicas"]), (&json!(5), &json!(3)));
     assert_eq!(status["metadata"]["generation"], 3);
     // A patch with a revision is a condition, one without is not.
-    client.patch(&path, "merge", &json!({"metadata": {"resourceVersion": "1"}, "spec": {"replicas": 4}})).await.expect(409);
+    client
+        .patch(&path, "merge", &json!({"metadata": {"resourceVersion": "1"}, "spec": {"replicas": 4}}))
+        .await
+        .expect(409);
     client.patch(&path, "merge", &json!({"metadata": {"name": "other"}})).await.expect(400);
     client.patch(&format!("{deployments}/none"), "merge", &json!({})).await.expect(404);
     let scale = client.get(&format!("{path}/scale")).await.expect(200);
@@ -113,7 +120,8 @@ async fn server_side_apply() {
     assert_eq!(made["spec"]["color"], "red");
     let same = client.patch(&format!("{path}?fieldManager=one"), "apply", &wanted).await.expect(200);
     assert_eq!(same["metadata"]["resourceVersion"], made["metadata"]["resourceVersion"]);
-    let other = json!({"apiVersion": "test.dev/v1", "kind": "Widget", "spec": {"size": 2, "parts": [{"name": "b", "n": 2}]}});
+    let other =
+        json!({"apiVersion": "test.dev/v1", "kind": "Widget", "spec": {"size": 2, "parts": [{"name": "b", "n": 2}]}});
     let conflict = client.patch(&format!("{path}?fieldManager=two"), "apply", &other).await.expect(409);
     assert_eq!(text(&conflict, "/details/causes/0/reason"), "FieldManagerConflict");
     assert_eq!(text(&conflict, "/details/causes/0/field"), ".spec.size");
@@ -122,10 +130,16 @@ async fn server_side_apply() {
     assert_eq!(forced["spec"]["parts"].as_array().unwrap().len(), 2, "lists of type map are merged");
     assert_eq!(forced["spec"]["size"], 2);
     // Status through its own way, by its own manager.
-    let status = json!({"apiVersion": "test.dev/v1", "kind": "Widget", "metadata": {"name": "w"}, "status": {"phase": "Up"}});
+    let status =
+        json!({"apiVersion": "test.dev/v1", "kind": "Widget", "metadata": {"name": "w"}, "status": {"phase": "Up"}});
     let status = client.patch(&format!("{path}/status?fieldManager=three"), "apply", &status).await.expect(200);
     assert_eq!(status["status"]["phase"], "Up");
-    let entry = status["metadata"]["managedFields"].as_array().unwrap().iter().find(|entry| entry["manager"] == "three").unwrap();
+    let entry = status["metadata"]["managedFields"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|entry| entry["manager"] == "three")
+        .unwrap();
     assert_eq!(entry["subresource"], "status");
     // What one manager does not want any more goes.
     let less = json!({"apiVersion": "test.dev/v1", "kind": "Widget", "metadata": {"name": "w"}, "spec": {"size": 2}});
@@ -135,7 +149,15 @@ async fn server_side_apply() {
     let strict = json!({"apiVersion": "test.dev/v1", "kind": "Widget", "spec": {"size": 2, "nonsense": 1}});
     client.patch(&format!("{path}?fieldManager=two&fieldValidation=Strict"), "apply", &strict).await.expect(400);
     let body = "apiVersion: test.dev/v1\nkind: Widget\nspec:\n  size: 2\n  size: 3\n";
-    let double = client.send(Method::PATCH, &format!("{path}?fieldManager=two&fieldValidation=Strict"), &[("content-type", "application/apply-patch+yaml")], body).await.expect(400);
+    let double = client
+        .send(
+            Method::PATCH,
+            &format!("{path}?fieldManager=two&fieldValidation=Strict"),
+            &[("content-type", "application/apply-patch+yaml")],
+            body,
+        )
+        .await
+        .expect(400);
     assert!(text(&double, "/message").contains("duplicate field \"spec.size\""), "{double}");
 }
 
@@ -151,12 +173,19 @@ async fn unknown_and_double_fields_are_told() {
         "Widget in version \"v1\" cannot be handled as a Widget: strict decoding error: unknown field \"spec.sice\", duplicate field \"spec.size\""
     );
     let warned = client.send(Method::POST, &format!("{WIDGETS}?fieldValidation=Warn"), &json, body).await;
-    assert_eq!(warned.warnings(), ["299 - \"unknown field \\\"spec.sice\\\"\"", "299 - \"duplicate field \\\"spec.size\\\"\""]);
+    assert_eq!(
+        warned.warnings(),
+        ["299 - \"unknown field \\\"spec.sice\\\"\"", "299 - \"duplicate field \\\"spec.size\\\"\""]
+    );
     let made = warned.expect(201);
     assert_eq!(made["spec"], json!({"size": 3, "color": "red"}));
-    let patch = client.patch(&format!("{WIDGETS}/w?fieldValidation=Strict"), "merge", &json!({"spec": {"colour": "x"}})).await.expect(422);
+    let patch = client
+        .patch(&format!("{WIDGETS}/w?fieldValidation=Strict"), "merge", &json!({"spec": {"colour": "x"}}))
+        .await
+        .expect(422);
     assert!(text(&patch, "/message").contains("strict decoding error: unknown field \"spec.colour\""), "{patch}");
-    let ignored = client.patch(&format!("{WIDGETS}/w?fieldValidation=Ignore"), "merge", &json!({"spec": {"colour": "x"}})).await;
+    let ignored =
+        client.patch(&format!("{WIDGETS}/w?fieldValidation=Ignore"), "merge", &json!({"spec": {"colour": "x"}})).await;
     assert!(ignored.warnings().is_empty());
     client.post(&format!("{WIDGETS}?fieldValidation=Sometimes"), &widget("x", 1)).await.expect(422);
 }
@@ -168,9 +197,13 @@ async fn what_breaks_rules_is_refused_with_path_and_reason() {
     let mut bad = widget("w", 500);
     bad["spec"]["color"] = json!("green");
     let status = client.post(WIDGETS, &bad).await.expect(422);
-    assert_eq!((text(&status, "/reason"), text(&status, "/details/kind"), text(&status, "/details/group")), ("Invalid", "Widget", "test.dev"));
+    assert_eq!(
+        (text(&status, "/reason"), text(&status, "/details/kind"), text(&status, "/details/group")),
+        ("Invalid", "Widget", "test.dev")
+    );
     assert!(text(&status, "/message").starts_with("Widget.test.dev \"w\" is invalid: ["), "{status}");
-    let fields: Vec<&str> = status["details"]["causes"].as_array().unwrap().iter().map(|cause| text(cause, "/field")).collect();
+    let fields: Vec<&str> =
+        status["details"]["causes"].as_array().unwrap().iter().map(|cause| text(cause, "/field")).collect();
     assert!(fields.contains(&"spec.size") && fields.contains(&"spec.color"), "{fields:?}");
     let unlucky = client.post(WIDGETS, &widget("w", 13)).await.expect(422);
     assert!(text(&unlucky, "/message").contains("13 is unlucky"), "{unlucky}");
@@ -185,13 +218,20 @@ async fn what_breaks_rules_is_refused_with_path_and_reason() {
     client.post(WIDGETS, &elsewhere).await.expect(400);
     let nowhere = client.post("/apis/test.dev/v1/namespaces/nowhere/widgets", &widget("w", 1)).await.expect(404);
     assert_eq!(text(&nowhere, "/message"), "namespaces \"nowhere\" not found");
-    client.send(Method::POST, WIDGETS, &[("content-type", "application/vnd.kubernetes.protobuf")], "k8s\0").await.expect(415);
+    client
+        .send(Method::POST, WIDGETS, &[("content-type", "application/vnd.kubernetes.protobuf")], "k8s\0")
+        .await
+        .expect(415);
     client.send(Method::POST, WIDGETS, &[("content-type", "application/json")], "{").await.expect(400);
     let made = client.post(WIDGETS, &widget("w", 1)).await.expect(201);
     let mut blind = made.clone();
     blind["metadata"].as_object_mut().unwrap().remove("resourceVersion");
     let blind = client.put(&format!("{WIDGETS}/w"), &blind).await.expect(422);
-    assert!(text(&blind, "/message").contains("metadata.resourceVersion: Invalid value: 0: must be specified for an update") , "{blind}");
+    assert!(
+        text(&blind, "/message")
+            .contains("metadata.resourceVersion: Invalid value: 0: must be specified for an update"),
+        "{blind}"
+    );
     client.patch(&format!("{WIDGETS}/w"), "strategic", &json!({})).await.expect(415);
 }
 
@@ -225,15 +265,24 @@ async fn finalizers_and_preconditions_hold_deletions() {
     let made = client.post(WIDGETS, &object).await.expect(201);
     let path = format!("{WIDGETS}/w");
     let json = [("content-type", "application/json")];
-    let wrong = client.send(Method::DELETE, &path, &json, json!({"preconditions": {"uid": "x"}}).to_string()).await.expect(409);
+    let wrong =
+        client.send(Method::DELETE, &path, &json, json!({"preconditions": {"uid": "x"}}).to_string()).await.expect(409);
     assert!(text(&wrong, "/message").contains("Precondition failed: UID in precondition: x"), "{wrong}");
     let waiting = client.delete(&path).await.expect(200);
     assert!(!text(&waiting, "/metadata/deletionTimestamp").is_empty());
     assert_eq!(waiting["metadata"]["generation"], 2);
-    assert_eq!(client.delete(&path).await.expect(200)["metadata"]["resourceVersion"], waiting["metadata"]["resourceVersion"]);
-    let more = client.patch(&path, "merge", &json!({"metadata": {"finalizers": ["test.dev/hold", "test.dev/more"]}})).await.expect(422);
+    assert_eq!(
+        client.delete(&path).await.expect(200)["metadata"]["resourceVersion"],
+        waiting["metadata"]["resourceVersion"]
+    );
+    let more = client
+        .patch(&path, "merge", &json!({"metadata": {"finalizers": ["test.dev/hold", "test.dev/more"]}}))
+        .await
+        .expect(422);
     assert!(text(&more, "/message").contains("no new finalizers can be added"), "{more}");
-    let mut watch = client.watch(&format!("{WIDGETS}?watch=1&resourceVersion={}", text(&waiting, "/metadata/resourceVersion"))).await;
+    let mut watch = client
+        .watch(&format!("{WIDGETS}?watch=1&resourceVersion={}", text(&waiting, "/metadata/resourceVersion")))
+        .await;
     client.patch(&path, "merge", &json!({"metadata": {"finalizers": null}})).await.expect(200);
     watch.expect("DELETED", "w").await;
     client.get(&path).await.expect(404);
@@ -262,7 +311,10 @@ async fn secrets_events_and_leases() {
     let event = json!({"metadata": {"name": "e", "namespace": "default"}, "reportingController": "c", "reportingInstance": "i", "action": "A", "reason": "R", "type": "Normal",
         "eventTime": "2026-01-01T00:00:00.000000Z", "regarding": {"kind": "Widget", "name": "w", "namespace": "default"}, "note": "hello"});
     client.post("/apis/events.k8s.io/v1/namespaces/default/events", &event).await.expect(201);
-    let core = client.get("/api/v1/namespaces/default/events?fieldSelector=involvedObject.name%3Dw,involvedObject.kind%3DWidget").await.expect(200);
+    let core = client
+        .get("/api/v1/namespaces/default/events?fieldSelector=involvedObject.name%3Dw,involvedObject.kind%3DWidget")
+        .await
+        .expect(200);
     assert_eq!(text(&core, "/items/0/message"), "hello");
     assert_eq!(text(&core, "/items/0/apiVersion"), "v1");
     let new = client.get("/apis/events.k8s.io/v1/namespaces/default/events/e").await.expect(200);
@@ -287,13 +339,26 @@ async fn pods_on_nodes_wait_for_their_kubelet() {
     client.post(pods, &pod("b")).await.expect(201);
     client.post(&format!("{pods}/b/binding"), &json!({"target": {"kind": "Node", "name": "n"}})).await.expect(201);
     client.post(&format!("{pods}/b/binding"), &json!({"target": {"kind": "Node", "name": "m"}})).await.expect(409);
-    assert_eq!(client.get(&format!("{pods}?fieldSelector=spec.nodeName%3Dn")).await.expect(200)["items"].as_array().unwrap().len(), 1);
+    assert_eq!(
+        client.get(&format!("{pods}?fieldSelector=spec.nodeName%3Dn")).await.expect(200)["items"]
+            .as_array()
+            .unwrap()
+            .len(),
+        1
+    );
     let budget = json!({"metadata": {"name": "p"}, "spec": {"selector": {"matchLabels": {"app": "x"}}}});
     client.post("/apis/policy/v1/namespaces/default/poddisruptionbudgets", &budget).await.expect(201);
     let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "b"}});
     let refused = client.post(&format!("{pods}/b/eviction"), &eviction).await.expect(429);
     assert_eq!(text(&refused, "/details/causes/0/reason"), "DisruptionBudget");
-    client.patch("/apis/policy/v1/namespaces/default/poddisruptionbudgets/p/status", "merge", &json!({"status": {"disruptionsAllowed": 1, "currentHealthy": 1, "desiredHealthy": 0, "expectedPods": 1}})).await.expect(200);
+    client
+        .patch(
+            "/apis/policy/v1/namespaces/default/poddisruptionbudgets/p/status",
+            "merge",
+            &json!({"status": {"disruptionsAllowed": 1, "currentHealthy": 1, "desiredHealthy": 0, "expectedPods": 1}}),
+        )
+        .await
+        .expect(200);
     client.post(&format!("{pods}/b/eviction"), &eviction).await.expect(201);
     let waiting = client.get(&format!("{pods}/b")).await.expect(200);
     assert_eq!(waiting["metadata"]["deletionGracePeriodSeconds"], 30);

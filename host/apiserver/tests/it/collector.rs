@@ -27,7 +27,10 @@ async fn dependents_go_with_their_last_owner() {
     let child = client.post(MAPS, &owned("child", &a, false)).await.expect(201);
     client.post(MAPS, &owned("grandchild", &child, false)).await.expect(201);
     let mut both = owned("both", &a, false);
-    both["metadata"]["ownerReferences"].as_array_mut().unwrap().push(owned("x", &b, false)["metadata"]["ownerReferences"][0].clone());
+    both["metadata"]["ownerReferences"]
+        .as_array_mut()
+        .unwrap()
+        .push(owned("x", &b, false)["metadata"]["ownerReferences"][0].clone());
     client.post(MAPS, &both).await.expect(201);
     client.delete(&format!("{MAPS}/a")).await.expect(200);
     client.until(&format!("{MAPS}/child"), 404).await;
@@ -108,7 +111,10 @@ async fn namespaces_are_emptied_before_they_go() {
     settle().await;
     let waiting = client.get("/api/v1/namespaces/ns").await.expect(200);
     assert!(waiting["status"]["conditions"][0]["message"].as_str().unwrap().contains("configmaps"), "{waiting}");
-    client.patch("/api/v1/namespaces/ns/configmaps/held", "merge", &json!({"metadata": {"finalizers": null}})).await.expect(200);
+    client
+        .patch("/api/v1/namespaces/ns/configmaps/held", "merge", &json!({"metadata": {"finalizers": null}}))
+        .await
+        .expect(200);
     client.until("/api/v1/namespaces/ns", 404).await;
     client.delete("/api/v1/namespaces/default").await.expect(403);
     client.post("/api/v1/namespaces/ns/configmaps", &map("late", json!({}))).await.expect(404);

@@ -11,7 +11,12 @@ async fn a_definition_is_served_at_once() {
     let client = management();
     client.get(WIDGETS).await.expect(404);
     let made = client.post(DEFINITIONS, &widgets()).await.expect(201);
-    let conditions: Vec<(&str, &str)> = made["status"]["conditions"].as_array().unwrap().iter().map(|c| (c["type"].as_str().unwrap(), c["status"].as_str().unwrap())).collect();
+    let conditions: Vec<(&str, &str)> = made["status"]["conditions"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|c| (c["type"].as_str().unwrap(), c["status"].as_str().unwrap()))
+        .collect();
     assert!(conditions.contains(&("Established", "True")) && conditions.contains(&("NamesAccepted", "True")));
     assert_eq!(made["status"]["storedVersions"], json!(["v1"]));
     assert_eq!(made["status"]["acceptedNames"]["listKind"], "WidgetList");
@@ -24,13 +29,23 @@ async fn a_definition_is_served_at_once() {
     assert_eq!(old.expect(200)["apiVersion"], "test.dev/v1beta1");
     let list = client.get("/apis/test.dev/v1beta1/widgets").await.expect(200);
     assert_eq!(list["items"][0]["apiVersion"], "test.dev/v1beta1");
-    let patched = client.patch("/apis/test.dev/v1beta1/namespaces/default/widgets/w", "merge", &json!({"spec": {"size": 2}})).await.expect(200);
+    let patched = client
+        .patch("/apis/test.dev/v1beta1/namespaces/default/widgets/w", "merge", &json!({"spec": {"size": 2}}))
+        .await
+        .expect(200);
     assert_eq!((&patched["apiVersion"], &patched["metadata"]["generation"]), (&json!("test.dev/v1beta1"), &json!(2)));
     assert_eq!(client.get(&format!("{WIDGETS}/w")).await.expect(200)["apiVersion"], "test.dev/v1");
     // Status and scale have ways of their own.
     let ignored = client.patch(&format!("{WIDGETS}/w"), "merge", &json!({"status": {"phase": "X"}})).await.expect(200);
     assert!(ignored.get("status").is_none());
-    let status = client.patch(&format!("{WIDGETS}/w/status"), "merge", &json!({"status": {"phase": "Up"}, "spec": {"size": 50}, "metadata": {"labels": {"a": "b"}}})).await.expect(200);
+    let status = client
+        .patch(
+            &format!("{WIDGETS}/w/status"),
+            "merge",
+            &json!({"status": {"phase": "Up"}, "spec": {"size": 50}, "metadata": {"labels": {"a": "b"}}}),
+        )
+        .await
+        .expect(200);
     assert_eq!((&status["status"]["phase"], &status["spec"]["size"]), (&json!("Up"), &json!(2)));
     assert!(status["metadata"].get("labels").is_none());
     assert_eq!(status["metadata"]["generation"], 2);
@@ -51,7 +66,10 @@ async fn a_changed_definition_counts_at_once() {
     client.patch(&path, "json", &patch).await.expect(200);
     let object = client.patch(&format!("{WIDGETS}/w"), "merge", &json!({"spec": {"size": 2}})).await.expect(200);
     assert_eq!(object["spec"]["weight"], 9);
-    client.patch(&path, "json", &json!([{"op": "replace", "path": "/spec/versions/1/served", "value": false}])).await.expect(200);
+    client
+        .patch(&path, "json", &json!([{"op": "replace", "path": "/spec/versions/1/served", "value": false}]))
+        .await
+        .expect(200);
     client.get("/apis/test.dev/v1beta1/widgets").await.expect(404);
     client.patch(&path, "merge", &json!({"spec": {"scope": "Cluster"}})).await.expect(422);
 }
@@ -63,16 +81,24 @@ async fn bad_definitions_are_refused() {
     nameless["metadata"]["name"] = json!("things.test.dev");
     client.post(DEFINITIONS, &nameless).await.expect(422);
     let mut unstructured = widgets();
-    unstructured["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["size"] = json!({"minimum": 1});
+    unstructured["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["size"] =
+        json!({"minimum": 1});
     let refused = client.post(DEFINITIONS, &unstructured).await.expect(422);
-    assert!(refused["message"].as_str().unwrap().contains("spec.versions[0].schema.openAPIV3Schema.properties[spec].properties[size].type"), "{refused}");
+    assert!(
+        refused["message"]
+            .as_str()
+            .unwrap()
+            .contains("spec.versions[0].schema.openAPIV3Schema.properties[spec].properties[size].type"),
+        "{refused}"
+    );
     client.install(&widgets()).await;
     // A second one that wants the same kind is not served.
     let mut twin = widgets();
     twin["metadata"]["name"] = json!("gadgets.test.dev");
     twin["spec"]["names"] = json!({"plural": "gadgets", "kind": "Widget"});
     let made = client.post(DEFINITIONS, &twin).await.expect(201);
-    let accepted = made["status"]["conditions"].as_array().unwrap().iter().find(|c| c["type"] == "NamesAccepted").unwrap();
+    let accepted =
+        made["status"]["conditions"].as_array().unwrap().iter().find(|c| c["type"] == "NamesAccepted").unwrap();
     assert_eq!((&accepted["status"], &accepted["reason"]), (&json!("False"), &json!("SingularConflict")));
     client.get("/apis/test.dev/v1/gadgets").await.expect(404);
 }

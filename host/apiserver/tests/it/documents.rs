@@ -9,15 +9,25 @@ use serde_json::json;
 async fn discovery_in_both_forms() {
     let client = management();
     client.install(&widgets()).await;
-    let accept = [("accept", "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList,application/json")];
+    let accept = [(
+        "accept",
+        "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList,application/json",
+    )];
     let answer = client.send(Method::GET, "/apis", &accept, "").await;
     assert_eq!(answer.headers["content-type"], "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList");
     let groups = answer.expect(200);
-    let group = groups["items"].as_array().unwrap().iter().find(|group| group["metadata"]["name"] == "test.dev").unwrap();
+    let group =
+        groups["items"].as_array().unwrap().iter().find(|group| group["metadata"]["name"] == "test.dev").unwrap();
     assert_eq!(group["versions"][0]["version"], "v1");
     let resource = &group["versions"][0]["resources"][0];
-    assert_eq!((&resource["resource"], &resource["scope"], &resource["shortNames"]), (&json!("widgets"), &json!("Namespaced"), &json!(["wd"])));
-    assert_eq!(resource["subresources"][1]["responseKind"], json!({"group": "autoscaling", "version": "v1", "kind": "Scale"}));
+    assert_eq!(
+        (&resource["resource"], &resource["scope"], &resource["shortNames"]),
+        (&json!("widgets"), &json!("Namespaced"), &json!(["wd"]))
+    );
+    assert_eq!(
+        resource["subresources"][1]["responseKind"],
+        json!({"group": "autoscaling", "version": "v1", "kind": "Scale"})
+    );
     let legacy = client.send(Method::GET, "/api", &accept, "").await.expect(200);
     assert_eq!(legacy["items"][0]["metadata"]["name"], "");
     let plain = client.get("/apis").await.expect(200);
@@ -44,7 +54,14 @@ async fn openapi_changes_with_definitions() {
     assert!(schema["properties"]["spec"]["properties"]["size"].is_object());
     let patch = &document["paths"]["/apis/test.dev/v1/namespaces/{namespace}/widgets/{name}"]["patch"];
     assert!(patch["parameters"].as_array().unwrap().iter().any(|p| p["name"] == "fieldValidation"));
-    client.patch(&format!("{DEFINITIONS}/widgets.test.dev"), "json", &json!([{"op": "add", "path": "/spec/versions/0/schema/openAPIV3Schema/description", "value": "hello"}])).await.expect(200);
+    client
+        .patch(
+            &format!("{DEFINITIONS}/widgets.test.dev"),
+            "json",
+            &json!([{"op": "add", "path": "/spec/versions/0/schema/openAPIV3Schema/description", "value": "hello"}]),
+        )
+        .await
+        .expect(200);
     let again = client.get("/openapi/v3").await.expect(200);
     assert_ne!(again["paths"]["apis/test.dev/v1"]["serverRelativeURL"].as_str().unwrap(), url);
     assert_eq!(again["paths"]["api/v1"], index["paths"]["api/v1"]);
@@ -77,9 +94,29 @@ async fn version_health_and_metrics() {
 async fn nothing_panics_on_nonsense() {
     let client = management();
     client.install(&widgets()).await;
-    let paths = ["/", "//", "/api/", "/api/v1/", "/api/v2/pods", "/apis///", "/api/v1/namespaces//", "/%00", "/%zz", "/api/v1/namespaces/a/b/c/d/e/f", "/apis/test.dev/v1/namespaces/default/widgets/a/status/x", "/openapi/v3/", "/api/v1/namespaces/default/configmaps/%F0%9F%92%A9", "/api/v1/namespaces?watch=true&timeoutSeconds=-5&resourceVersion=1", "/api/v1/namespaces?limit=-9223372036854775808&continue=AAAA", "/api/v1/namespaces?labelSelector=%28%28%29%2C%2C&fieldSelector=%5C", "/api/v1/watch/namespaces"];
+    let paths = [
+        "/",
+        "//",
+        "/api/",
+        "/api/v1/",
+        "/api/v2/pods",
+        "/apis///",
+        "/api/v1/namespaces//",
+        "/%00",
+        "/%zz",
+        "/api/v1/namespaces/a/b/c/d/e/f",
+        "/apis/test.dev/v1/namespaces/default/widgets/a/status/x",
+        "/openapi/v3/",
+        "/api/v1/namespaces/default/configmaps/%F0%9F%92%A9",
+        "/api/v1/namespaces?watch=true&timeoutSeconds=-5&resourceVersion=1",
+        "/api/v1/namespaces?limit=-9223372036854775808&continue=AAAA",
+        "/api/v1/namespaces?labelSelector=%28%28%29%2C%2C&fieldSelector=%5C",
+        "/api/v1/watch/namespaces",
+    ];
     for path in paths {
-        for method in [Method::GET, Method::POST, Method::PUT, Method::PATCH, Method::DELETE, Method::OPTIONS, Method::HEAD] {
+        for method in
+            [Method::GET, Method::POST, Method::PUT, Method::PATCH, Method::DELETE, Method::OPTIONS, Method::HEAD]
+        {
             let bodies: [&[u8]; 5] = [b"", b"null", b"{}", b"{\"metadata\": 1}", b"\xff\xfe"];
             for body in bodies {
                 for kind in ["application/json", "application/merge-patch+json", "application/apply-patch+yaml", "x"] {
@@ -89,8 +126,16 @@ async fn nothing_panics_on_nonsense() {
             }
         }
     }
-    let weird = [json!({"metadata": null}), json!({"metadata": {"name": 1}}), json!({"metadata": {"name": "w", "labels": 3}}), json!({"metadata": {"name": "w", "ownerReferences": [1]}}),
-        json!({"metadata": {"name": "w", "finalizers": {"a": 1}}, "spec": []}), json!({"metadata": {"name": "w", "managedFields": [{"fieldsV1": 1}, 2]}, "spec": {"size": 1}}), json!({"apiVersion": 1, "kind": []}), json!("x")];
+    let weird = [
+        json!({"metadata": null}),
+        json!({"metadata": {"name": 1}}),
+        json!({"metadata": {"name": "w", "labels": 3}}),
+        json!({"metadata": {"name": "w", "ownerReferences": [1]}}),
+        json!({"metadata": {"name": "w", "finalizers": {"a": 1}}, "spec": []}),
+        json!({"metadata": {"name": "w", "managedFields": [{"fieldsV1": 1}, 2]}, "spec": {"size": 1}}),
+        json!({"apiVersion": 1, "kind": []}),
+        json!("x"),
+    ];
     for body in weird {
         for (method, path, kind) in [
             (Method::POST, WIDGETS.to_owned(), "application/json"),

@@ -19,7 +19,10 @@ async fn a_server_goes_on_where_it_stopped() {
     client.delete(&format!("{WIDGETS}/gone")).await.expect(200);
     let list = client.get(WIDGETS).await.expect(200);
     let refused = Database::open(&path, Durability::Immediate).unwrap_err();
-    assert!(matches!(refused, StoreError::InUse { .. }) && refused.to_string().contains("in use by another process"), "{refused}");
+    assert!(
+        matches!(refused, StoreError::InUse { .. }) && refused.to_string().contains("in use by another process"),
+        "{refused}"
+    );
     database.close();
     let closed = client.post(WIDGETS, &widget("late", 1)).await.expect(500);
     assert!(closed["message"].as_str().unwrap().contains("closed"), "{closed}");

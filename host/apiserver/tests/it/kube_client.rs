@@ -4,7 +4,9 @@ use crate::support::*;
 use capstan_apiserver::User;
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
-use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams};
+use kube::api::{
+    Api, ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams,
+};
 use kube::runtime::{WatchStreamExt, watcher};
 use serde_json::json;
 
@@ -17,9 +19,13 @@ async fn typed_and_dynamic_access() {
     let client = management();
     let kube = kube_client(&client);
     let maps: Api<ConfigMap> = Api::default_namespaced(kube.clone());
-    let made = maps.create(&PostParams::default(), &serde_json::from_value(map("a", json!({"k": "v"}))).unwrap()).await.unwrap();
+    let made = maps
+        .create(&PostParams::default(), &serde_json::from_value(map("a", json!({"k": "v"}))).unwrap())
+        .await
+        .unwrap();
     assert_eq!(made.data.unwrap()["k"], "v");
-    let applied = maps.patch("a", &PatchParams::apply("me").force(), &Patch::Apply(map("a", json!({"k": "w"})))).await.unwrap();
+    let applied =
+        maps.patch("a", &PatchParams::apply("me").force(), &Patch::Apply(map("a", json!({"k": "w"})))).await.unwrap();
     assert_eq!(applied.data.unwrap()["k"], "w");
     assert_eq!(maps.list(&ListParams::default()).await.unwrap().items.len(), 1);
     assert_eq!(maps.list_metadata(&ListParams::default()).await.unwrap().items.len(), 1);
@@ -54,8 +60,19 @@ async fn watchers_of_both_strategies_see_everything() {
 async fn the_recorder_of_events_works() {
     let client = management();
     let recorder = kube::runtime::events::Recorder::new(kube_client(&client), "tester".into());
-    let reference = k8s_openapi::api::core::v1::ObjectReference { kind: Some("ConfigMap".into()), name: Some("a".into()), namespace: Some("default".into()), ..Default::default() };
-    let event = kube::runtime::events::Event { type_: kube::runtime::events::EventType::Normal, reason: "Because".into(), note: Some("of this".into()), action: "Testing".into(), secondary: None };
+    let reference = k8s_openapi::api::core::v1::ObjectReference {
+        kind: Some("ConfigMap".into()),
+        name: Some("a".into()),
+        namespace: Some("default".into()),
+        ..Default::default()
+    };
+    let event = kube::runtime::events::Event {
+        type_: kube::runtime::events::EventType::Normal,
+        reason: "Because".into(),
+        note: Some("of this".into()),
+        action: "Testing".into(),
+        secondary: None,
+    };
     recorder.publish(&event, &reference).await.unwrap();
     recorder.publish(&event, &reference).await.unwrap();
     let events = client.get("/api/v1/namespaces/default/events").await.expect(200);

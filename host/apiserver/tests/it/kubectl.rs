@@ -30,16 +30,29 @@ impl Kubectl {
 
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new("kubectl");
-        command.args(arguments).env("KUBECONFIG", self.directory.path().join("kubeconfig")).env("HOME", self.directory.path()).kill_on_drop(true);
+        command
+            .args(arguments)
+            .env("KUBECONFIG", self.directory.path().join("kubeconfig"))
+            .env("HOME", self.directory.path())
+            .kill_on_drop(true);
         command
     }
 
     async fn output(&self, arguments: &[&str], input: &str) -> (bool, String, String) {
-        let mut child = self.command(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("kubectl is not on the PATH");
+        let mut child = self
+            .command(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("kubectl is not on the PATH");
         let mut stdin = child.stdin.take().unwrap();
         stdin.write_all(input.as_bytes()).await.unwrap();
         drop(stdin);
-        let output = tokio::time::timeout(std::time::Duration::from_secs(60), child.wait_with_output()).await.expect("kubectl hangs").unwrap();
+        let output = tokio::time::timeout(std::time::Duration::from_secs(60), child.wait_with_output())
+            .await
+            .expect("kubectl hangs")
+            .unwrap();
         let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
         (output.status.success(), text(&output.stdout), text(&output.stderr))
     }
@@ -73,15 +86,24 @@ const WIDGET: &str = "apiVersion: test.dev/v1\nkind: Widget\nmetadata:\n  name: 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_people_do_with_custom_resources() {
     let kubectl = Kubectl::start(Builtins::Management).await;
-    assert_eq!(kubectl.with(&["apply", "-f", "-"], &widgets().to_string()).await, "customresourcedefinition.apiextensions.k8s.io/widgets.test.dev created\n");
+    assert_eq!(
+        kubectl.with(&["apply", "-f", "-"], &widgets().to_string()).await,
+        "customresourcedefinition.apiextensions.k8s.io/widgets.test.dev created\n"
+    );
     kubectl.ok(&["wait", "--for=condition=Established", "crd/widgets.test.dev", "--timeout=10s"]).await;
     let resources = kubectl.ok(&["api-resources"]).await;
-    assert!(resources.lines().any(|line| line.split_whitespace().eq(["widgets", "wd", "test.dev/v1", "true", "Widget"])), "{resources}");
+    assert!(
+        resources.lines().any(|line| line.split_whitespace().eq(["widgets", "wd", "test.dev/v1", "true", "Widget"])),
+        "{resources}"
+    );
     assert!(kubectl.ok(&["api-versions"]).await.contains("test.dev/v1"));
 
     assert_eq!(kubectl.with(&["apply", "-f", "-"], WIDGET).await, "widget.test.dev/w created\n");
     assert_eq!(kubectl.with(&["apply", "-f", "-"], WIDGET).await, "widget.test.dev/w unchanged\n");
-    assert_eq!(kubectl.with(&["apply", "-f", "-"], &WIDGET.replace("size: 1", "size: 2")).await, "widget.test.dev/w configured\n");
+    assert_eq!(
+        kubectl.with(&["apply", "-f", "-"], &WIDGET.replace("size: 1", "size: 2")).await,
+        "widget.test.dev/w configured\n"
+    );
     assert!(kubectl.with(&["diff", "-f", "-"], &WIDGET.replace("size: 1", "size: 2")).await.is_empty());
     let (_, difference, _) = kubectl.output(&["diff", "-f", "-"], WIDGET).await;
     assert!(difference.contains("-  size: 2\n+  size: 1"), "{difference}");
@@ -104,12 +126,28 @@ async fn what_people_do_with_custom_resources() {
     assert!(wrong.contains("spec.size: Invalid value: \"string\""), "{wrong}");
     let kindless = kubectl.fails(&["apply", "-f", "-"], &WIDGET.replace("kind: Widget", "kind: Gadget")).await;
     assert!(kindless.contains("no matches for kind \"Gadget\" in version \"test.dev/v1\""), "{kindless}");
-    let (_, _, warned) = kubectl.output(&["apply", "--validate=warn", "-f", "-"], &WIDGET.replace("size: 1", "size: 1\n  sice: 2")).await;
+    let (_, _, warned) = kubectl
+        .output(&["apply", "--validate=warn", "-f", "-"], &WIDGET.replace("size: 1", "size: 1\n  sice: 2"))
+        .await;
     assert!(warned.contains("Warning: unknown field \"spec.sice\""), "{warned}");
 
-    assert_eq!(kubectl.ok(&["patch", "widget", "w", "--type=merge", "-p", "{\"spec\":{\"size\":5}}"]).await, "widget.test.dev/w patched\n");
-    kubectl.ok(&["patch", "widget", "w", "--type=json", "-p", "[{\"op\":\"add\",\"path\":\"/spec/replicas\",\"value\":1}]"]).await;
-    kubectl.ok(&["patch", "widget", "w", "--subresource=status", "--type=merge", "-p", "{\"status\":{\"phase\":\"Up\"}}"]).await;
+    assert_eq!(
+        kubectl.ok(&["patch", "widget", "w", "--type=merge", "-p", "{\"spec\":{\"size\":5}}"]).await,
+        "widget.test.dev/w patched\n"
+    );
+    kubectl
+        .ok(&[
+            "patch",
+            "widget",
+            "w",
+            "--type=json",
+            "-p",
+            "[{\"op\":\"add\",\"path\":\"/spec/replicas\",\"value\":1}]",
+        ])
+        .await;
+    kubectl
+        .ok(&["patch", "widget", "w", "--subresource=status", "--type=merge", "-p", "{\"status\":{\"phase\":\"Up\"}}"])
+        .await;
     assert!(kubectl.ok(&["get", "widget", "w"]).await.contains("Up"));
     assert_eq!(kubectl.ok(&["scale", "widget", "w", "--replicas=3"]).await, "widget.test.dev/w scaled\n");
     kubectl.fails(&["scale", "widget", "w", "--current-replicas=1", "--replicas=9"], "").await;
@@ -122,7 +160,11 @@ async fn what_people_do_with_custom_resources() {
     let edited = kubectl.ok(&["get", "widget", "w", "-o", "json"]).await.replace("\"size\": 5", "\"size\": 6");
     assert_eq!(kubectl.with(&["replace", "-f", "-"], &edited).await, "widget.test.dev/w replaced\n");
     let conflict = kubectl.fails(&["replace", "-f", "-"], &edited.replace("\"size\": 6", "\"size\": 7")).await;
-    assert!(conflict.contains("the object has been modified; please apply your changes to the latest version and try again"), "{conflict}");
+    assert!(
+        conflict
+            .contains("the object has been modified; please apply your changes to the latest version and try again"),
+        "{conflict}"
+    );
     let editor = kubectl.file("editor.sh", "#!/bin/sh\nsed -i 's/size: 6/size: 8/' \"$1\"\n");
     let mut permissions = std::fs::metadata(&editor).unwrap().permissions();
     std::os::unix::fs::PermissionsExt::set_mode(&mut permissions, 0o755);
@@ -133,15 +175,30 @@ async fn what_people_do_with_custom_resources() {
 
     let applied = kubectl.with(&["apply", "--server-side", "-f", "-"], &WIDGET.replace("name: w", "name: s")).await;
     assert_eq!(applied, "widget.test.dev/s serverside-applied\n");
-    kubectl.with(&["apply", "--server-side", "--field-manager=other", "-f", "-"], &WIDGET.replace("name: w", "name: s")).await;
-    let conflict = kubectl.fails(&["apply", "--server-side", "--field-manager=third", "-f", "-"], &WIDGET.replace("name: w", "name: s").replace("size: 1", "size: 4")).await;
+    kubectl
+        .with(&["apply", "--server-side", "--field-manager=other", "-f", "-"], &WIDGET.replace("name: w", "name: s"))
+        .await;
+    let conflict = kubectl
+        .fails(
+            &["apply", "--server-side", "--field-manager=third", "-f", "-"],
+            &WIDGET.replace("name: w", "name: s").replace("size: 1", "size: 4"),
+        )
+        .await;
     assert!(conflict.contains("conflicts with \"kubectl\"") && conflict.contains(".spec.size"), "{conflict}");
     kubectl.with(&["apply", "--dry-run=server", "-f", "-"], &WIDGET.replace("name: w", "name: never")).await;
 
     assert_eq!(kubectl.ok(&["delete", "widget", "w", "--wait=true"]).await, "widget.test.dev \"w\" deleted\n");
-    assert!(kubectl.fails(&["get", "widget", "w"], "").await.contains("Error from server (NotFound): widgets.test.dev \"w\" not found"));
+    assert!(
+        kubectl
+            .fails(&["get", "widget", "w"], "")
+            .await
+            .contains("Error from server (NotFound): widgets.test.dev \"w\" not found")
+    );
     kubectl.ok(&["delete", "widgets", "--all"]).await;
-    assert_eq!(kubectl.ok(&["delete", "crd", "widgets.test.dev"]).await, "customresourcedefinition.apiextensions.k8s.io \"widgets.test.dev\" deleted\n");
+    assert_eq!(
+        kubectl.ok(&["delete", "crd", "widgets.test.dev"]).await,
+        "customresourcedefinition.apiextensions.k8s.io \"widgets.test.dev\" deleted\n"
+    );
     kubectl.served.stop().await;
 }
 
@@ -154,7 +211,11 @@ async fn watching_with_kubectl() {
     let mut child = kubectl.command(&["get", "widgets", "-w"]).stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let mut next = async || {
-        let line = tokio::time::timeout(std::time::Duration::from_secs(20), lines.next_line()).await.expect("no line came").unwrap().unwrap();
+        let line = tokio::time::timeout(std::time::Duration::from_secs(20), lines.next_line())
+            .await
+            .expect("no line came")
+            .unwrap()
+            .unwrap();
         line.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
     };
     assert_eq!(next().await[0], "NAME");
@@ -187,7 +248,10 @@ async fn what_people_do_with_a_workload_cluster() {
     assert_eq!(kubectl.with(&["apply", "-f", "-"], DEPLOYMENT).await, "deployment.apps/d created\n");
     assert_eq!(kubectl.with(&["apply", "-f", "-"], DEPLOYMENT).await, "deployment.apps/d unchanged\n");
     // A three-way strategic merge: one container is changed, the other stays.
-    assert_eq!(kubectl.with(&["apply", "-f", "-"], &DEPLOYMENT.replace("image: why", "image: zed")).await, "deployment.apps/d configured\n");
+    assert_eq!(
+        kubectl.with(&["apply", "-f", "-"], &DEPLOYMENT.replace("image: why", "image: zed")).await,
+        "deployment.apps/d configured\n"
+    );
     let object: Value = serde_json::from_str(&kubectl.ok(&["get", "deployment", "d", "-o", "json"]).await).unwrap();
     assert_eq!(object["spec"]["template"]["spec"]["containers"][0]["image"], "ex");
     assert_eq!(object["spec"]["template"]["spec"]["containers"][1]["image"], "zed");
@@ -198,14 +262,29 @@ async fn what_people_do_with_a_workload_cluster() {
     kubectl.ok(&["describe", "deployment", "d"]).await;
     let bad = kubectl.fails(&["apply", "-f", "-"], &DEPLOYMENT.replace("replicas: 2", "replicaz: 2")).await;
     assert!(bad.contains("unknown field \"spec.replicaz\""), "{bad}");
-    client.post("/api/v1/nodes", &json!({"metadata": {"name": "n", "labels": {"node-role.kubernetes.io/control-plane": ""}}})).await.expect(201);
+    client
+        .post(
+            "/api/v1/nodes",
+            &json!({"metadata": {"name": "n", "labels": {"node-role.kubernetes.io/control-plane": ""}}}),
+        )
+        .await
+        .expect(201);
     client.patch("/api/v1/nodes/n/status", "strategic", &json!({"status": {"conditions": [{"type": "Ready", "status": "True"}], "nodeInfo": {"kubeletVersion": "v1.35.0"}, "addresses": [{"type": "InternalIP", "address": "10.0.0.1"}]}})).await.expect(200);
     let nodes = kubectl.ok(&["get", "nodes", "-o", "wide"]).await;
-    assert!(nodes.contains("n      Ready    control-plane") && nodes.contains("v1.35.0") && nodes.contains("10.0.0.1"), "{nodes}");
+    assert!(
+        nodes.contains("n      Ready    control-plane") && nodes.contains("v1.35.0") && nodes.contains("10.0.0.1"),
+        "{nodes}"
+    );
     kubectl.ok(&["cordon", "n"]).await;
     assert!(kubectl.ok(&["get", "nodes"]).await.contains("Ready,SchedulingDisabled"));
     kubectl.ok(&["describe", "node", "n"]).await;
-    client.post("/api/v1/namespaces/default/pods", &json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}})).await.expect(201);
+    client
+        .post(
+            "/api/v1/namespaces/default/pods",
+            &json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}}),
+        )
+        .await
+        .expect(201);
     assert!(kubectl.ok(&["get", "pods"]).await.contains("p      0/1     Pending"));
     kubectl.ok(&["describe", "pod", "p"]).await;
     kubectl.ok(&["uncordon", "n"]).await;

@@ -89,7 +89,13 @@ async fn selectors() {
     let other = map("other", json!({}));
     client.post("/api/v1/namespaces/kube-system/configmaps", &other).await.expect(201);
     assert_eq!(client.get("/api/v1/configmaps").await.expect(200)["items"].as_array().unwrap().len(), 5);
-    assert_eq!(client.get("/api/v1/configmaps?fieldSelector=metadata.namespace%3Dkube-system").await.expect(200)["items"].as_array().unwrap().len(), 1);
+    assert_eq!(
+        client.get("/api/v1/configmaps?fieldSelector=metadata.namespace%3Dkube-system").await.expect(200)["items"]
+            .as_array()
+            .unwrap()
+            .len(),
+        1
+    );
     client.send(Method::DELETE, "/api/v1/configmaps", &[], "").await.expect(405);
 }
 
@@ -101,7 +107,8 @@ async fn tables_and_metadata() {
     let table = [("accept", "application/json;as=Table;v=v1;g=meta.k8s.io,application/json")];
     let answer = client.send(Method::GET, WIDGETS, &table, "").await.expect(200);
     assert_eq!(answer["kind"], "Table");
-    let columns: Vec<&str> = answer["columnDefinitions"].as_array().unwrap().iter().map(|c| c["name"].as_str().unwrap()).collect();
+    let columns: Vec<&str> =
+        answer["columnDefinitions"].as_array().unwrap().iter().map(|c| c["name"].as_str().unwrap()).collect();
     assert_eq!(columns, ["Name", "Size", "Phase", "Color", "Age"]);
     assert_eq!(answer["rows"][0]["cells"].as_array().unwrap()[..4], [json!("w"), json!(7), json!(null), json!("red")]);
     assert_eq!(answer["rows"][0]["object"]["kind"], "PartialObjectMetadata");

@@ -57,7 +57,13 @@ impl Client {
         Client { server: self.server.clone(), service: self.server.service(user) }
     }
 
-    pub async fn raw(&self, method: Method, path: &str, headers: &[(&str, &str)], body: impl Into<Bytes>) -> Response<capstan_apiserver::ResponseBody> {
+    pub async fn raw(
+        &self,
+        method: Method,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: impl Into<Bytes>,
+    ) -> Response<capstan_apiserver::ResponseBody> {
         let mut request = Request::builder().method(method).uri(path).header("user-agent", "tests/1.0");
         for (name, value) in headers {
             request = request.header(*name, *value);
@@ -70,7 +76,8 @@ impl Client {
         let answer = self.raw(method, path, headers, body).await;
         let (parts, body) = answer.into_parts();
         let bytes = body.collect().await.unwrap().to_bytes();
-        let body = serde_json::from_slice(&bytes).unwrap_or_else(|_| Value::from(String::from_utf8_lossy(&bytes).into_owned()));
+        let body = serde_json::from_slice(&bytes)
+            .unwrap_or_else(|_| Value::from(String::from_utf8_lossy(&bytes).into_owned()));
         Answer { code: parts.status.as_u16(), headers: parts.headers, body }
     }
 

@@ -19,10 +19,12 @@ async fn events_come_in_order_and_under_selectors() {
     let client = management();
     let list = client.get(MAPS).await.expect(200);
     let mut all = client.watch(&format!("{MAPS}?watch=true&resourceVersion={}", revision(&list))).await;
-    let mut ones = client.watch(&format!("{MAPS}?watch=true&resourceVersion={}&labelSelector=v%3D1", revision(&list))).await;
+    let mut ones =
+        client.watch(&format!("{MAPS}?watch=true&resourceVersion={}&labelSelector=v%3D1", revision(&list))).await;
     let mut elsewhere = client.watch("/api/v1/namespaces/kube-system/configmaps?watch=true").await;
     client.post(MAPS, &labelled("a", "1")).await.expect(201);
-    let changed = client.patch(&format!("{MAPS}/a"), "merge", &json!({"metadata": {"labels": {"v": "2"}}})).await.expect(200);
+    let changed =
+        client.patch(&format!("{MAPS}/a"), "merge", &json!({"metadata": {"labels": {"v": "2"}}})).await.expect(200);
     client.patch(&format!("{MAPS}/a"), "merge", &json!({"data": {"x": "y"}})).await.expect(200);
     client.patch(&format!("{MAPS}/a"), "merge", &json!({"metadata": {"labels": {"v": "1"}}})).await.expect(200);
     client.delete(&format!("{MAPS}/a")).await.expect(200);
@@ -66,7 +68,8 @@ async fn streamed_lists_end_with_a_bookmark() {
     let mut plain = client.watch(&format!("{MAPS}?watch=true&fieldSelector=metadata.name%3Db")).await;
     plain.expect("ADDED", "b").await;
     assert!(plain.quiet().await);
-    let mut none = client.watch(&format!("{MAPS}?watch=true&sendInitialEvents=false&resourceVersionMatch=NotOlderThan")).await;
+    let mut none =
+        client.watch(&format!("{MAPS}?watch=true&sendInitialEvents=false&resourceVersionMatch=NotOlderThan")).await;
     assert!(none.quiet().await);
 }
 
@@ -75,7 +78,10 @@ async fn what_is_forgotten_is_gone() {
     let client = on(Store::memory_with(HistoryLimit { events: 2, bytes: 1 << 20, age: Duration::from_secs(60) }));
     let first = client.post(MAPS, &labelled("a", "0")).await.expect(201);
     for index in 1..5 {
-        client.patch(&format!("{MAPS}/a"), "merge", &json!({"metadata": {"labels": {"v": index.to_string()}}})).await.expect(200);
+        client
+            .patch(&format!("{MAPS}/a"), "merge", &json!({"metadata": {"labels": {"v": index.to_string()}}}))
+            .await
+            .expect(200);
     }
     let mut watch = client.watch(&format!("{MAPS}?watch=true&resourceVersion={}", revision(&first))).await;
     let (kind, status) = watch.next().await.unwrap();
@@ -88,7 +94,12 @@ async fn what_is_forgotten_is_gone() {
 #[tokio::test(start_paused = true)]
 async fn bookmarks_and_timeouts() {
     let client = management();
-    let mut watch = client.watch(&format!("{MAPS}?watch=true&allowWatchBookmarks=true&timeoutSeconds=90&resourceVersion={}", revision(&client.get(MAPS).await.expect(200)))).await;
+    let mut watch = client
+        .watch(&format!(
+            "{MAPS}?watch=true&allowWatchBookmarks=true&timeoutSeconds=90&resourceVersion={}",
+            revision(&client.get(MAPS).await.expect(200))
+        ))
+        .await;
     client.post("/api/v1/namespaces/kube-system/configmaps", &labelled("x", "1")).await.expect(201);
     let now = client.get(MAPS).await.expect(200);
     let mut bookmark = None;
@@ -111,7 +122,8 @@ async fn tables_and_metadata_are_watched_too() {
     client.post(MAPS, &labelled("b", "1")).await.expect(201);
     let answer = client.raw(Method::GET, &format!("{MAPS}?watch=true&timeoutSeconds=1"), &accept, "").await;
     let body = http_body_util::BodyExt::collect(answer.into_body()).await.unwrap().to_bytes();
-    let events: Vec<Value> = body.split(|b| *b == b'\n').filter(|l| !l.is_empty()).map(|l| serde_json::from_slice(l).unwrap()).collect();
+    let events: Vec<Value> =
+        body.split(|b| *b == b'\n').filter(|l| !l.is_empty()).map(|l| serde_json::from_slice(l).unwrap()).collect();
     assert_eq!(events.len(), 2);
     assert!(!events[0]["object"]["columnDefinitions"].as_array().unwrap().is_empty());
     assert!(events[1]["object"]["columnDefinitions"].as_array().unwrap().is_empty());
