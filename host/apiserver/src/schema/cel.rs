@@ -15,6 +15,26 @@ use std::sync::{Arc, LazyLock};
 /// The longest message that a `messageExpression` may produce, in bytes.
 const MAX_MESSAGE: usize = 5 * 1024;
 
+/// How many steps the nested loops of one rule may come to. A rule that could take more on the object at hand fails it:
+/// rules come from whoever writes a provider, and must not be able to hold up the server.
+const MAX_STEPS: u64 = 10_000_000;
+
+/// The longest rule, in bytes. With [`PARSE_STACK`] no rule can exhaust the stack while it is parsed.
+const MAX_SOURCE: usize = 8 * 1024;
+
+/// The stack a rule is parsed on: the parser recurses deeply, without optimisation by 130 KiB a bracket. Only what is
+/// touched is real memory.
+const PARSE_STACK: usize = 256 << 20;
+
+/// The deepest expression that is accepted.
+const MAX_DEPTH: usize = 200;
+
+/// Expressions up to this depth are evaluated where they are needed, deeper ones on a stack of their own.
+const SHALLOW: usize = 24;
+
+/// What evaluation may take of the stack for each level of an expression, with room to spare.
+const LEVEL_STACK: usize = 128 << 10;
+
 /// What a rule may name beside its own comprehension variables: the variables, the namespaces of functions and the types.
 const KNOWN: [&str; 26] = [
     "self",
@@ -57,6 +77,10 @@ struct Compiled {
     field_path: Option<String>,
     optional_old_self: bool,
     uses_old_self: bool,
+    /// How deep its loops are nested, and whether they may run over the parts of a text.
+    loops: u32,
+    splits: bool,
+    depth: usize,
     program: Program,
     message_program: Option<Program>,
 }
@@ -64,6 +88,13 @@ struct Compiled {
 impl Rule {
     /// Compiles one entry of `x-kubernetes-validations`; `path` is the entry's place in the schema.
     pub(crate) fn compile(entry: &Value, path: &str) -> Result<Rule, Vec<FieldError>> {
+        on_stack(PARSE_STACK, || Rule::compile_here(entry, path)).unwrap_or_else(|| {
+            let source = entry.get("rule").cloned().unwrap_or_default();
+            Err(vec![FieldError::invalid(join(path, "rule"), source, "compilation failed: the rule cannot be parsed")])
+        })
+    }
+
+    fn compile_here(entry: &Value, path: &str) -> Result<Rule, Vec<FieldError>> {
         let text = |name: &str| entry.get(name).and_then(Value::as_str).map(str::to_owned);
         let mut errors = Vec::new();
         let source = text("rule").unwrap_or_default();
@@ -125,6 +156,13 @@ impl Rule {
             field_path: text("fieldPath").map(|path| normal_path(&path)),
             optional_old_self,
             uses_old_self,
+            depth: std::iter::once(&program).chain(&message_program).map(|p| depth(p.expression())).max().unwrap_or(0),
+            loops: std::iter::once(&program)
+                .chain(&message_program)
+                .map(|p| nesting(p.expression()))
+                .max()
+                .unwrap_or(0),
+            splits: ["split", "findAll"].iter().any(|name| program.references().has_function(name)),
             program,
             message_program,
         })))
@@ -148,7 +186,16 @@ impl Rule {
 }
 
 fn compile_program(source: &str, path: &str, errors: &mut Vec<FieldError>) -> Option<Program> {
+    if source.len() > MAX_SOURCE {
+        errors.push(FieldError::too_long(path, MAX_SOURCE as u64));
+        return None;
+    }
     match Program::compile(source) {
+        Ok(program) if depth(program.expression()) > MAX_DEPTH => {
+            let detail = format!("compilation failed: the expression is nested more than {MAX_DEPTH} levels deep");
+            errors.push(FieldError::invalid(path, source, detail));
+            None
+        }
         Err(error) => {
             errors.push(FieldError::invalid(path, source, format!("compilation failed: {error}")));
             None
@@ -170,36 +217,16 @@ fn compile_program(source: &str, path: &str, errors: &mut Vec<FieldError>) -> Op
 
 /// Collects the names an expression uses without anybody having introduced them.
 fn free_names(expression: &IdedExpr, bound: &mut Vec<String>, unknown: &mut Vec<String>) {
-    let entry = |entry: &EntryExpr, bound: &mut Vec<String>, unknown: &mut Vec<String>| match entry {
-        EntryExpr::StructField(field) => free_names(&field.value, bound, unknown),
-        EntryExpr::MapEntry(entry) => {
-            free_names(&entry.key, bound, unknown);
-            free_names(&entry.value, bound, unknown);
-        }
-    };
     match &expression.expr {
         Expr::Ident(name) => {
             if !name.starts_with('@') && !KNOWN.contains(&name.as_str()) && !bound.contains(name) {
                 unknown.push(name.clone());
             }
         }
-        Expr::Call(call) => {
-            // Macros that this engine does not have introduce names of their own; the evaluation reports them.
-            let macro_like = matches!(
-                call.func_name.as_str(),
-                "bind" | "sortBy" | "transformList" | "transformMap" | "all" | "exists"
-            );
-            if macro_like {
-                return;
-            }
-            for part in call.target.iter().map(|t| &**t).chain(&call.args) {
-                free_names(part, bound, unknown);
-            }
-        }
-        Expr::Select(select) => free_names(&select.operand, bound, unknown),
-        Expr::List(list) => list.elements.iter().for_each(|item| free_names(item, bound, unknown)),
-        Expr::Map(map) => map.entries.iter().for_each(|e| entry(&e.expr, bound, unknown)),
-        Expr::Struct(fields) => fields.entries.iter().for_each(|e| entry(&e.expr, bound, unknown)),
+        // Macros that this engine does not have introduce names of their own; the evaluation reports them.
+        Expr::Call(call)
+            if ["bind", "sortBy", "transformList", "transformMap", "all", "exists"]
+                .contains(&call.func_name.as_str()) => {}
         Expr::Comprehension(inner) => {
             free_names(&inner.iter_range, bound, unknown);
             free_names(&inner.accu_init, bound, unknown);
@@ -212,7 +239,62 @@ fn free_names(expression: &IdedExpr, bound: &mut Vec<String>, unknown: &mut Vec<
             }
             bound.truncate(depth);
         }
-        Expr::Literal(_) | Expr::Unspecified => {}
+        other => parts(other).into_iter().for_each(|(part, _)| free_names(part, bound, unknown)),
+    }
+}
+
+/// The parts of an expression, each with whether it is the body of a loop.
+fn parts(expression: &Expr) -> Vec<(&IdedExpr, bool)> {
+    let mut out = Vec::new();
+    match expression {
+        Expr::Call(call) => {
+            out.extend(call.target.iter().map(|target| &**target).chain(&call.args).map(|e| (e, false)))
+        }
+        Expr::Select(select) => out.push((&*select.operand, false)),
+        Expr::List(list) => out.extend(list.elements.iter().map(|e| (e, false))),
+        Expr::Map(map) => map.entries.iter().for_each(|e| entry_parts(&e.expr, &mut out)),
+        Expr::Struct(fields) => fields.entries.iter().for_each(|e| entry_parts(&e.expr, &mut out)),
+        Expr::Comprehension(inner) => {
+            out.extend([(&inner.iter_range, false), (&inner.accu_init, false)]);
+            out.extend([(&inner.loop_cond, true), (&inner.loop_step, true), (&inner.result, true)]);
+        }
+        Expr::Ident(_) | Expr::Literal(_) | Expr::Unspecified => {}
+    }
+    out
+}
+
+fn entry_parts<'a>(entry: &'a EntryExpr, out: &mut Vec<(&'a IdedExpr, bool)>) {
+    match entry {
+        EntryExpr::StructField(field) => out.push((&field.value, false)),
+        EntryExpr::MapEntry(entry) => out.extend([(&entry.key, false), (&entry.value, false)]),
+    }
+}
+
+/// How many levels an expression has.
+fn depth(expression: &IdedExpr) -> usize {
+    1 + parts(&expression.expr).into_iter().map(|(part, _)| depth(part)).max().unwrap_or(0)
+}
+
+/// How deep loops are nested in an expression.
+fn nesting(expression: &IdedExpr) -> u32 {
+    parts(&expression.expr).into_iter().map(|(part, body)| nesting(part) + u32::from(body)).max().unwrap_or(0)
+}
+
+/// Does something on a stack of its own. Nothing comes back when there is no thread to be had or it panicked.
+fn on_stack<T: Send>(bytes: usize, work: impl FnOnce() -> T + Send) -> Option<T> {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("cel".to_owned()).stack_size(bytes).spawn_scoped(scope, work);
+        thread.ok()?.join().ok()
+    })
+}
+
+/// The longest list or map in a value; with `texts`, also the longest text.
+fn longest(value: &Value, texts: bool) -> u64 {
+    match value {
+        Value::Array(items) => items.iter().map(|item| longest(item, texts)).max().unwrap_or(0).max(items.len() as u64),
+        Value::Object(map) => map.values().map(|item| longest(item, texts)).max().unwrap_or(0).max(map.len() as u64),
+        Value::String(text) if texts => text.len() as u64,
+        _ => 0,
     }
 }
 
@@ -256,9 +338,29 @@ pub(crate) fn check(
             };
             inner.add_variable_from_value("oldSelf", bound);
         }
-        if let Some(error) = evaluate(rule, &inner, node, value, path) {
-            errors.push(error);
+        let run = longest(value, rule.0.splits)
+            .max(old.map_or(0, |old| longest(old, rule.0.splits)))
+            .max(rule.0.source.matches(',').count() as u64 + 1);
+        if rule.0.loops > 1 && run.saturating_pow(rule.0.loops) > MAX_STEPS {
+            errors.push(FieldError::invalid(
+                path,
+                node.ty.name(),
+                format!(
+                    "{} nested loops over up to {run} items are too many steps; bound the lists by maxItems, rule: {}",
+                    rule.0.loops,
+                    rule.shown()
+                ),
+            ));
+            continue;
         }
+        let verdict = if rule.0.depth <= SHALLOW {
+            evaluate(rule, &inner, node, value, path)
+        } else {
+            on_stack(rule.0.depth * LEVEL_STACK, || evaluate(rule, &inner, node, value, path)).unwrap_or_else(|| {
+                Some(FieldError::invalid(path, node.ty.name(), format!("evaluation failed, rule: {}", rule.shown())))
+            })
+        };
+        errors.extend(verdict);
     }
 }
 

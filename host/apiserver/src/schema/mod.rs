@@ -9,7 +9,7 @@
 //! apply), and [`differs`] to leave the store alone when nothing changed.
 //!
 //! Where it departs from a real API server, knowingly:
-//! - CEL has no cost budget, is not type-checked against the schema, and lacks `sortBy`, `cel.bind` and comprehensions with
+//! - CEL has a bound on nested loops instead of a cost budget, is not type-checked against the schema, and lacks `sortBy`, `cel.bind` and comprehensions with
 //!   two variables; a rule that needs them fails every object it is asked about.
 //! - Built-in kinds are held to their types, required fields and the defaults of `builtin.table`, not to the rules of their
 //!   Go validation (immutable selectors and the like).

@@ -2,7 +2,7 @@
 //! strategic merge all walk.
 
 use super::cel::Rule;
-use regex::Regex;
+use regex::{Regex, RegexBuilder};
 use serde_json::Value;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, Weak};
@@ -213,7 +213,9 @@ impl Pattern {
         if let Some(regex) = known.get(source).and_then(Weak::upgrade) {
             return Ok(Pattern(regex));
         }
-        let regex = Arc::new(Regex::new(source).map_err(|error| error.to_string())?);
+        // A schema comes from whoever writes a provider: what its patterns may take is bounded.
+        let regex = RegexBuilder::new(source).size_limit(1 << 20).dfa_size_limit(1 << 17).build();
+        let regex = Arc::new(regex.map_err(|error| error.to_string())?);
         if known.len().is_power_of_two() {
             known.retain(|_, regex| regex.strong_count() > 0);
         }

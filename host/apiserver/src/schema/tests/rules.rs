@@ -204,3 +204,53 @@ fn bad_rules_are_refused_with_their_path() {
         assert!(errors[0].starts_with(&format!("{prefix}{expected}")), "{} for {rule}", errors[0]);
     }
 }
+
+/// Rules come with providers: none may hold up the server.
+#[test]
+fn loops_without_bound_are_not_run() {
+    let rule = "self.list.all(x, self.list.all(y, self.list.all(z, x != y || y != z || x == z)))";
+    let list: Vec<String> = (0..1000).map(|n| n.to_string()).collect();
+    let errors = outcome(json!({"rule": rule}), json!({"list": list}), None);
+    assert!(errors[0].contains("3 nested loops over up to 1000 items are too many steps"), "{errors:?}");
+    assert!(outcome(json!({"rule": rule}), json!({"list": ["a", "b"]}), None).is_empty());
+    let split = "self.name.split('').all(x, self.name.split('').all(y, self.name.split('').all(z, x == z)))";
+    let errors = outcome(json!({"rule": split}), json!({"name": "x".repeat(1000)}), None);
+    assert!(errors[0].contains("too many steps"), "{errors:?}");
+}
+
+#[test]
+fn patterns_that_explode_are_refused() {
+    let schema =
+        json!({"type": "object", "properties": {"f": {"type": "string", "pattern": "((a{1000}){1000}){1000}"}}});
+    assert!(Schema::compile(&schema).is_err());
+}
+
+/// None of these may take the process down, neither while it is compiled nor while it is evaluated.
+#[test]
+fn rules_nested_without_end_are_refused() {
+    let around =
+        |open: &str, n: usize, inner: &str, close: &str| format!("{}{inner}{}", open.repeat(n), close.repeat(n));
+    let table = [
+        (around("(", 3000, "true", ")"), false),
+        (around("[", 3000, "1", "]"), false),
+        (format!("self.replicas{} > 0", " + 1".repeat(1500)), false),
+        (format!("has(self{})", ".a".repeat(3000)), false),
+        (format!("{}true", "true ? true : ".repeat(500)), false),
+        (around("[1].all(x, ", 300, "true", ")"), false),
+        ("x".repeat(10_000), false),
+        (around("(", 20, "self.replicas > 0", ")"), true),
+        (format!("self.replicas{} > 0", " + 1".repeat(150)), true),
+        (around("[1].all(x, ", 4, "self.replicas > 0", ")"), true),
+    ];
+    for (rule, good) in table {
+        let schema = ruled(json!({"rule": rule}));
+        assert_eq!(schema.is_ok(), good, "{:.40} {schema:?}", rule);
+        if let Ok(schema) = schema {
+            assert_eq!(
+                texts(schema.validate(&json!({"spec": {"replicas": 1}}), None)),
+                Vec::<String>::new(),
+                "{rule:.40}"
+            );
+        }
+    }
+}
