@@ -180,7 +180,7 @@ impl Part<DockerMachine> for Node {
             name: name.clone(),
             status: container.state.status.clone(),
             running,
-            trouble: container.state.error.clone(),
+            trouble: container.trouble(&name),
             addresses: network.map(|network| container.addresses(&network.name)).unwrap_or_default(),
             boot,
             overdue,

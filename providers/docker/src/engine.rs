@@ -81,6 +81,15 @@ impl Container {
         self.config.labels.as_ref()?.get(key).map(String::as_str)
     }
 
+    /// Why it does not run; empty while it does, or before it was started.
+    pub fn trouble(&self, name: &str) -> String {
+        match (self.state.running, self.state.error.as_str(), self.state.exit_code) {
+            (true, ..) | (false, "", 0) => String::new(),
+            (false, "", code) => format!("its command ended with code {code}: docker logs {name}"),
+            (false, error, _) => error.to_owned(),
+        }
+    }
+
     /// Its addresses in a network.
     pub fn addresses(&self, network: &str) -> Vec<String> {
         let Some(place) = self.network_settings.networks.get(network) else { return Vec::new() };
@@ -205,6 +214,12 @@ pub mod tests {
         }
         archive.resize(archive.len() + 1024, 0);
         archive
+    }
+
+    /// The text of a file in a container of a real engine.
+    pub fn read_live(scenario: &capstan_provider::testing::Scenario, container: &str, path: &str) -> String {
+        let (files, _) = scenario.clone().run(|| files(container, &[path]));
+        files.unwrap().remove(0).unwrap()
     }
 
     #[test]

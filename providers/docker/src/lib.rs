@@ -12,6 +12,8 @@ mod boot;
 mod cluster;
 mod container;
 mod engine;
+#[cfg(test)]
+mod engine_tests;
 mod load_balancer;
 mod machine;
 mod network;

@@ -56,7 +56,7 @@ pub struct LoadBalancerState {
 /// gets no more, unless it is the last.
 fn configuration(machines: &[MachineSummary]) -> String {
     let mut text = format!(
-        "global\n  maxconn 100000\n\ndefaults\n  mode tcp\n  option dontlognull\n  timeout connect 2s\n  timeout client 1h\n  \
+        "global\n  maxconn 4000\n\ndefaults\n  mode tcp\n  option dontlognull\n  timeout connect 2s\n  timeout client 1h\n  \
          timeout server 1h\n  timeout tunnel 1h\n  timeout check 2s\n  default-server init-addr none\n\n\
          frontend control-plane\n  bind *:{API_PORT}\n  default_backend api-servers\n\n\
          backend api-servers\n  balance roundrobin\n  option redispatch\n  retries 3\n"
@@ -130,7 +130,7 @@ impl Part<DockerCluster> for LoadBalancer {
             address: address.clone(),
             running,
             loaded,
-            trouble: container.state.error.clone(),
+            trouble: container.trouble(&name),
         };
         let observed = Observed::new(&name, &state)?.ready(running && address.is_some());
         Ok(Presence::Present(match (written, running, loaded) {

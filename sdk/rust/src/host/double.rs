@@ -149,14 +149,31 @@ pub fn flatten(chunks: &[Chunk]) -> Vec<u8> {
 pub fn secret_compose(chunks: &[Chunk]) -> RawSecret {
     RawSecret(flatten(chunks))
 }
-/// Not a real archive: one line per member, then its content.
+/// A plain tar archive, whatever the format asked for.
 pub fn secret_archive(_: ArchiveFormat, _: &str, members: &[Member]) -> Result<RawSecret, String> {
     let mut all = Vec::new();
     for member in members {
-        all.extend_from_slice(format!("== {} {:o}\n", member.path, member.mode).as_bytes());
-        all.extend_from_slice(&flatten(&member.content));
-        all.push(b'\n');
+        let content = flatten(&member.content);
+        let mut header = [0_u8; 512];
+        let mut put = |at: usize, text: &[u8]| {
+            for (place, byte) in header.iter_mut().skip(at).zip(text) {
+                *place = *byte;
+            }
+        };
+        put(0, member.path.as_bytes());
+        put(100, format!("{:07o}\0{:07o}\0{:07o}\0", member.mode, 0, 0).as_bytes());
+        put(124, format!("{:011o}\0{:011o}\0        0", content.len(), 0).as_bytes());
+        put(257, b"ustar\000");
+        let sum: u32 = header.iter().map(|byte| u32::from(*byte)).sum();
+        let sum = format!("{sum:06o}\0 ");
+        for (place, byte) in header.iter_mut().skip(148).zip(sum.as_bytes()) {
+            *place = *byte;
+        }
+        all.extend_from_slice(&header);
+        all.extend_from_slice(&content);
+        all.resize(all.len().div_ceil(512) * 512, 0);
     }
+    all.resize(all.len() + 1024, 0);
     Ok(RawSecret(all))
 }
 pub fn secret_size(secret: &RawSecret) -> u64 {
