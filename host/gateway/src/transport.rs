@@ -140,7 +140,12 @@ impl Transport for Network {
             Method::Patch => reqwest::Method::PATCH,
             Method::Delete => reqwest::Method::DELETE,
         };
-        let mut builder = client.request(method, url).headers(request.headers);
+        let mut headers = request.headers;
+        if request.body.is_empty() && matches!(request.method, Method::Post | Method::Put | Method::Patch) {
+            // The client would say nothing of an empty body, and some servers then answer 411.
+            headers.insert(http::header::CONTENT_LENGTH, http::HeaderValue::from_static("0"));
+        }
+        let mut builder = client.request(method, url).headers(headers);
         if !request.method.reads() {
             builder = builder.body(request.body);
         }

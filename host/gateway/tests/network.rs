@@ -1,0 +1,211 @@
+//! The real network: what is sent, what comes back, and what is certain when nothing does.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use capstan_gateway::{
+    EndpointConfig, Method, Network, Origin, Protocol, Transport, TransportError, WireRequest, WireResponse,
+};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpListener, UnixListener};
+
+fn endpoint(origin: &str) -> EndpointConfig {
+    EndpointConfig {
+        name: "api".into(),
+        origin: Origin::parse(origin).unwrap(),
+        ca: None,
+        protocol: Protocol::Rest,
+        timeout: Duration::from_secs(5),
+        max_response: 1000,
+    }
+}
+
+fn request(method: Method, target: &str, body: &str) -> WireRequest {
+    WireRequest { method, target: target.into(), headers: http::HeaderMap::new(), body: body.to_owned().into() }
+}
+
+/// Reads one request whole; its text.
+async fn read_request(stream: &mut (impl AsyncRead + Unpin)) -> String {
+    let mut bytes = Vec::new();
+    let mut buffer = [0; 4096];
+    loop {
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        if let Some((head, body)) = text.split_once("\r\n\r\n") {
+            let length =
+                head.lines().find_map(|l| l.to_ascii_lowercase().strip_prefix("content-length: ")?.parse().ok());
+            if body.len() >= length.unwrap_or(0) {
+                return text;
+            }
+        }
+        match stream.read(&mut buffer).await {
+            Ok(0) | Err(_) => return text,
+            Ok(n) => bytes.extend_from_slice(&buffer[..n]),
+        }
+    }
+}
+
+type Seen = Arc<Mutex<Vec<String>>>;
+
+async fn serve_one(mut stream: impl AsyncRead + AsyncWrite + Unpin, answer: &str, seen: &Seen) {
+    let text = read_request(&mut stream).await;
+    seen.lock().unwrap().push(text);
+    stream.write_all(answer.as_bytes()).await.unwrap();
+    let _ = stream.shutdown().await;
+}
+
+/// A server that gives the same bytes to each connection.
+async fn server(answer: &'static str) -> (String, Seen) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (origin, seen) = (format!("http://{}", listener.local_addr().unwrap()), Seen::default());
+    let log = seen.clone();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            serve_one(stream, answer, &log).await;
+        }
+    });
+    (origin, seen)
+}
+
+async fn exchange(endpoint: &EndpointConfig, request: WireRequest) -> Result<WireResponse, TransportError> {
+    Network::new().exchange(endpoint, request).await
+}
+
+#[tokio::test]
+async fn a_body_has_its_length_and_the_reason_phrase_comes_back() {
+    let (origin, seen) =
+        server("HTTP/1.1 500 can't lock file '/x' - got timeout\r\nContent-Length: 13\r\n\r\n{\"data\":null}").await;
+    let mut sent = request(Method::Post, "/api2/json?a=b", "x=1");
+    sent.headers.insert("content-type", "text/plain".parse().unwrap());
+    let answer = exchange(&endpoint(&origin), sent).await.unwrap();
+    assert_eq!((answer.status, answer.status_text.as_str()), (500, "can't lock file '/x' - got timeout"));
+    assert_eq!(answer.body, r#"{"data":null}"#);
+    let seen = seen.lock().unwrap()[0].to_ascii_lowercase();
+    assert!(seen.starts_with("post /api2/json?a=b http/1.1\r\n"), "{seen}");
+    assert!(seen.contains("content-length: 3\r\n") && !seen.contains("transfer-encoding"), "{seen}");
+    assert!(seen.contains(&format!("host: {}\r\n", origin.trim_start_matches("http://"))), "{seen}");
+    assert!(seen.ends_with("\r\n\r\nx=1"), "{seen}");
+}
+
+#[tokio::test]
+async fn a_post_without_a_body_has_the_length_zero() {
+    let (origin, seen) = server("HTTP/1.1 204 No Content\r\n\r\n").await;
+    exchange(&endpoint(&origin), request(Method::Post, "/start", "")).await.unwrap();
+    assert!(seen.lock().unwrap()[0].to_ascii_lowercase().contains("content-length: 0\r\n"));
+}
+
+#[tokio::test]
+async fn a_path_of_the_origin_comes_first() {
+    let (origin, seen) = server("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").await;
+    exchange(&endpoint(&format!("{origin}/base/")), request(Method::Get, "/a%2Fb?x=%26", "")).await.unwrap();
+    assert!(seen.lock().unwrap()[0].starts_with("GET /base/a%2Fb?x=%26 HTTP/1.1"));
+}
+
+#[tokio::test]
+async fn a_redirect_is_an_answer() {
+    let (elsewhere, untouched) = server("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").await;
+    let answer: &'static str = Box::leak(
+        format!("HTTP/1.1 302 Found\r\nLocation: {elsewhere}/\r\nContent-Length: 0\r\n\r\n").into_boxed_str(),
+    );
+    let (origin, _) = server(answer).await;
+    assert_eq!(exchange(&endpoint(&origin), request(Method::Get, "/", "")).await.unwrap().status, 302);
+    assert!(untouched.lock().unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_unix_socket_is_spoken_to() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("engine.sock");
+    let listener = UnixListener::bind(&path).unwrap();
+    let seen = Seen::default();
+    let log = seen.clone();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            serve_one(stream, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nOK", &log).await;
+        }
+    });
+    let endpoint = endpoint(&format!("unix://{}", path.display()));
+    assert_eq!(exchange(&endpoint, request(Method::Get, "/_ping", "")).await.unwrap().body, "OK");
+    assert!(seen.lock().unwrap()[0].starts_with("GET /_ping HTTP/1.1"));
+    drop(dir);
+    let gone = exchange(&endpoint, request(Method::Post, "/x", "")).await;
+    assert!(matches!(gone, Err(TransportError::NotSent(_))), "{gone:?}");
+}
+
+#[tokio::test]
+async fn a_refused_connection_is_certain() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let origin = format!("http://{}", listener.local_addr().unwrap());
+    drop(listener);
+    let error = exchange(&endpoint(&origin), request(Method::Post, "/", "x")).await.unwrap_err();
+    assert!(matches!(&error, TransportError::NotSent(why) if why.contains("refused")), "{error:?}");
+    let nowhere = endpoint("http://no-such-host.invalid");
+    assert!(matches!(exchange(&nowhere, request(Method::Post, "/", "x")).await, Err(TransportError::NotSent(_))));
+}
+
+#[tokio::test]
+async fn after_the_first_byte_nothing_is_certain() {
+    for answer in ["", "HTTP/1.1 201 Cre", "HTTP/1.1 201 Created\r\nContent-Length: 100\r\n\r\nhalf"] {
+        let (origin, seen) = server(answer).await;
+        let error = exchange(&endpoint(&origin), request(Method::Post, "/", "x")).await.unwrap_err();
+        assert!(matches!(error, TransportError::NoAnswer(_)), "{answer:?}: {error:?}");
+        assert_eq!(seen.lock().unwrap().len(), 1, "sent once, not again");
+    }
+}
+
+#[tokio::test]
+async fn a_silent_server_is_not_waited_for_longer_than_the_limit() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut endpoint = endpoint(&format!("http://{}", listener.local_addr().unwrap()));
+    endpoint.timeout = Duration::from_millis(50);
+    let error = exchange(&endpoint, request(Method::Post, "/", "x")).await.unwrap_err();
+    assert!(matches!(&error, TransportError::NoAnswer(why) if why.contains("0.05 s")), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_large_answer_is_cut_off() {
+    let long: &'static str =
+        Box::leak(format!("HTTP/1.1 200 OK\r\nContent-Length: 5000\r\n\r\n{}", "x".repeat(5000)).into_boxed_str());
+    let endless: &'static str = Box::leak(format!("HTTP/1.1 200 OK\r\n\r\n{}", "x".repeat(5000)).into_boxed_str());
+    for answer in [long, endless] {
+        let (origin, _) = server(answer).await;
+        let error = exchange(&endpoint(&origin), request(Method::Get, "/", "")).await.unwrap_err();
+        assert_eq!(error, TransportError::TooLarge(1000));
+    }
+}
+
+#[tokio::test]
+async fn only_the_endpoint_s_own_certificates_are_trusted() {
+    let network = Network::new();
+    let names = vec!["localhost".to_owned()];
+    let own = rcgen::generate_simple_self_signed(names.clone()).unwrap();
+    let other = rcgen::generate_simple_self_signed(names).unwrap();
+    let key = rustls::pki_types::PrivateKeyDer::Pkcs8(own.signing_key.serialize_der().into());
+    let config = rustls::ServerConfig::builder()
+        .with_no_client_auth()
+        .with_single_cert(vec![own.cert.der().clone()], key)
+        .unwrap();
+    let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let seen = Seen::default();
+    let log = seen.clone();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            if let Ok(stream) = acceptor.accept(stream).await {
+                serve_one(stream, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nOK", &log).await;
+            }
+        }
+    });
+    let mut endpoint = endpoint(&format!("https://localhost:{port}"));
+    for wrong in [None, Some(other.cert.pem())] {
+        endpoint.ca = wrong;
+        let error = network.exchange(&endpoint, request(Method::Post, "/", "secret")).await.unwrap_err();
+        assert!(matches!(error, TransportError::NotSent(_)), "{error:?}");
+    }
+    assert!(seen.lock().unwrap().is_empty());
+    endpoint.ca = Some(own.cert.pem());
+    assert_eq!(network.exchange(&endpoint, request(Method::Post, "/", "")).await.unwrap().body, "OK");
+    endpoint.ca = Some("no pem".into());
+    let error = network.exchange(&endpoint, request(Method::Post, "/", "")).await.unwrap_err();
+    assert!(matches!(error, TransportError::NotSent(_)), "{error:?}");
+}
