@@ -2,7 +2,7 @@
 
 use crate::options::User;
 use crate::response::ResponseBody;
-use crate::server::ApiServer;
+use crate::server::{ApiServer, Caller};
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use http::{Request, Response};
@@ -27,6 +27,8 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 /// How many requests one HTTP/2 connection may have on their way. A client's watches share one.
 const STREAMS: u32 = 1000;
+/// How long a connection may take to end after the server was told to stop.
+const FAREWELL: Duration = Duration::from_secs(3);
 /// How long the handshake of TLS may take.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
@@ -35,6 +37,15 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 pub struct InProcess {
     server: ApiServer,
     user: Arc<User>,
+    lean: bool,
+}
+
+impl InProcess {
+    /// The same access with answers that leave `metadata.managedFields` out: for controllers, whose caches do without them.
+    /// What they write is tracked as ever.
+    pub fn without_managed_fields(self) -> InProcess {
+        InProcess { lean: true, ..self }
+    }
 }
 
 impl<B> tower::Service<Request<B>> for InProcess
@@ -51,8 +62,9 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let InProcess { server, user } = self.clone();
-        Box::pin(async move { Ok(server.answer(Ok((*user).clone()), request, None).await) })
+        let InProcess { server, user, lean } = self.clone();
+        let caller = Caller { user: Ok((*user).clone()), lean, shutdown: None };
+        Box::pin(async move { Ok(server.answer(caller, request).await) })
     }
 }
 
@@ -87,7 +99,7 @@ pub fn server_config(
 impl ApiServer {
     /// Access in process, as this user.
     pub fn service(&self, user: User) -> InProcess {
-        InProcess { server: self.clone(), user: Arc::new(user) }
+        InProcess { server: self.clone(), user: Arc::new(user), lean: false }
     }
 
     /// Serves one HTTP connection (1.1 or 2) that is already accepted and decrypted, until the peer is done or, after
@@ -104,7 +116,9 @@ impl ApiServer {
             let (server, certificate, shutdown) = (self.clone(), certificate.clone(), shutdown.clone());
             async move {
                 let user = server.authenticate(&certificate, request.headers());
-                Ok::<_, Infallible>(server.answer(user, request, Some(shutdown)).await)
+                Ok::<_, Infallible>(
+                    server.answer(Caller { user, lean: false, shutdown: Some(shutdown) }, request).await,
+                )
             }
         });
         let mut builder = auto::Builder::new(TokioExecutor::new());
@@ -116,7 +130,7 @@ impl ApiServer {
             _ = connection.as_mut() => return,
             () = shutdown.cancelled() => connection.as_mut().graceful_shutdown(),
         }
-        let _ = connection.await;
+        let _ = tokio::time::timeout(FAREWELL, connection).await;
     }
 
     /// Accepts connections until `shutdown`. Returns when the listener fails or all connections have ended.

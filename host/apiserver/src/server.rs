@@ -12,10 +12,12 @@ use crate::status::Status;
 use crate::store::{Change, Draft, Key, Object, Refusal};
 use crate::{discovery, kinds, openapi};
 use bytes::Bytes;
+use futures::FutureExt;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, header};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde_json::json;
 use std::collections::BTreeMap;
+use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use tokio_util::sync::CancellationToken;
 
@@ -47,6 +49,16 @@ pub(crate) struct Inner {
     catalog: RwLock<Arc<Catalog>>,
     /// Held while a definition is read and the catalog made from it, so that the last one stored wins.
     definitions: Mutex<()>,
+}
+
+/// On whose behalf a request is answered, and how.
+pub(crate) struct Caller {
+    /// An error when the caller showed a certificate or a token of nobody known.
+    pub user: Result<User, Status>,
+    /// Answers leave managed fields out.
+    pub lean: bool,
+    /// Ends with the connection's server.
+    pub shutdown: Option<CancellationToken>,
 }
 
 impl std::fmt::Debug for ApiServer {
@@ -157,23 +169,17 @@ impl ApiServer {
         *self.inner.catalog.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(next);
     }
 
-    /// Answers one request. `user` is an error when the caller showed a certificate of nobody known.
-    pub(crate) async fn answer<B>(
-        &self,
-        user: Result<User, Status>,
-        request: Request<B>,
-        shutdown: Option<CancellationToken>,
-    ) -> Response<ResponseBody>
+    /// Answers one request.
+    pub(crate) async fn answer<B>(&self, caller: Caller, request: Request<B>) -> Response<ResponseBody>
     where
         B: http_body::Body<Data = Bytes> + Send,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         let mut labels = RequestLabels { verb: method_name(request.method()), ..RequestLabels::default() };
         let head = request.method() == Method::HEAD;
-        let answer = match user {
-            Ok(user) => self.route(user, request, shutdown, &mut labels).await,
-            Err(status) => Err(status),
-        };
+        // Nothing is known to panic; should something, the one request fails and says so.
+        let answer = AssertUnwindSafe(self.route(caller, request, &mut labels)).catch_unwind().await;
+        let answer = answer.unwrap_or_else(|_| Err(Status::internal("the request made the server panic; see its log")));
         let mut answer = answer.unwrap_or_else(|status| refuse(&status));
         labels.code = answer.status().as_u16();
         self.inner.metrics.count(labels);
@@ -185,16 +191,20 @@ impl ApiServer {
 
     async fn route<B>(
         &self,
-        user: User,
+        caller: Caller,
         request: Request<B>,
-        shutdown: Option<CancellationToken>,
         labels: &mut RequestLabels,
     ) -> Result<Response<ResponseBody>, Status>
     where
         B: http_body::Body<Data = Bytes> + Send,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
+        let Caller { user, lean, shutdown } = caller;
+        let user = user?;
         let (parts, body) = request.into_parts();
+        if parts.headers.contains_key("impersonate-user") || parts.headers.contains_key("impersonate-group") {
+            return Err(Status::bad_request("impersonation is not supported"));
+        }
         let path = Path::parse(&parts.uri)?;
         let query = Query::parse(&parts.uri)?;
         let path = match path {
@@ -224,7 +234,7 @@ impl ApiServer {
             Verb::Get | Verb::List | Verb::Watch => Bytes::new(),
             _ => read_body(body).await?,
         };
-        rest::answer(self, verb, Incoming { user, path, query, headers: parts.headers, body, shutdown }).await
+        rest::answer(self, verb, Incoming { user, path, query, headers: parts.headers, body, lean, shutdown }).await
     }
 
     /// What is no resource: discovery, OpenAPI, version, health, metrics.

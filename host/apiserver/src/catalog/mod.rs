@@ -108,6 +108,12 @@ impl Resource {
         self.convert(object.value(), &version.api_version)
     }
 
+    /// An object in a served version for a client; `lean` is without managed fields.
+    pub fn show(&self, object: &Object, version: &Version, lean: bool) -> Result<Value, String> {
+        let value = if lean { object.value_without_managed_fields() } else { object.value() };
+        self.convert(value, &version.api_version)
+    }
+
     /// Converts an object to a version.
     pub fn convert(&self, mut object: Value, api_version: &str) -> Result<Value, String> {
         if object.get("apiVersion").and_then(Value::as_str) == Some(api_version) {
@@ -139,10 +145,10 @@ impl Resource {
     }
 
     /// Appends an object in a served version as JSON; without parsing it when that can be avoided.
-    pub fn write(&self, object: &Object, version: &Version, out: &mut Vec<u8>) {
+    pub fn write(&self, object: &Object, version: &Version, lean: bool, out: &mut Vec<u8>) {
         let rename = (self.stored != version.api_version).then_some(version.api_version.as_str());
         if rename.is_some() && !matches!(self.converter, Converter::Rename) {
-            match self.present(object, version) {
+            match self.show(object, version, lean) {
                 Ok(value) => {
                     let _ = serde_json::to_writer(out, &value);
                     return;
@@ -150,7 +156,7 @@ impl Resource {
                 Err(error) => tracing::warn!(resource = %self.qualified(), %error, "an object cannot be converted"),
             }
         }
-        object.write(out, Form { api_version: rename, without_managed_fields: false });
+        object.write(out, Form { api_version: rename, without_managed_fields: lean });
     }
 }
 

@@ -113,11 +113,10 @@ impl Call<'_> {
             }
             let stored = self.resource.convert(new, &self.resource.stored).map_err(Status::internal)?;
             let gone = is_finished(&stored, &self.resource.qualified());
-            let draft = Draft::new(&stored);
             let change = if gone {
                 Change::Delete { expected: current.revision }
             } else {
-                Change::Replace { expected: current.revision, draft }
+                Change::Replace { expected: current.revision, draft: Draft::new(&stored) }
             };
             let committed = match store.commit(&self.resource.collection, &key, change) {
                 Ok(committed) => committed,
@@ -130,6 +129,14 @@ impl Call<'_> {
             };
             self.server.committed(&self.resource, Some(&current), &committed, gone);
             store.settled(committed.revision).await?;
+            if gone {
+                // The last finalizer went, and so did the object; the answer is how it would have been without.
+                let mut last = self.resource.convert(stored, &self.version.api_version).map_err(Status::internal)?;
+                if let Some(metadata) = metadata_of(&mut last) {
+                    metadata.insert("resourceVersion".into(), committed.revision.to_string().into());
+                }
+                return Ok((Outcome::Dry(last), warnings));
+            }
             return Ok((Outcome::Stored(committed), warnings));
         }
         Err(Status::modified(&self.resource.group, &self.resource.plural, &key.name))

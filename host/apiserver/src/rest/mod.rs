@@ -39,6 +39,8 @@ pub(crate) struct Call<'a> {
     pub body: Bytes,
     /// Whether the whole object is replaced.
     pub put: bool,
+    /// Answers leave managed fields out.
+    pub lean: bool,
     /// Ends with the connection's server.
     pub shutdown: Option<CancellationToken>,
 }
@@ -98,6 +100,7 @@ pub(crate) struct Incoming {
     pub query: Query,
     pub headers: HeaderMap,
     pub body: Bytes,
+    pub lean: bool,
     pub shutdown: Option<CancellationToken>,
 }
 
@@ -107,7 +110,7 @@ pub(crate) async fn answer(
     verb: Verb,
     incoming: Incoming,
 ) -> Result<Response<ResponseBody>, Status> {
-    let Incoming { user, path, query, headers, body, shutdown } = incoming;
+    let Incoming { user, path, query, headers, body, lean, shutdown } = incoming;
     let attributes = Attributes {
         verb: verb.name(),
         group: &path.group,
@@ -121,7 +124,7 @@ pub(crate) async fn answer(
     let resource = catalog.get(&path.group, &path.resource).ok_or_else(Status::no_such_path)?.clone();
     let version = resource.version(&path.version).ok_or_else(Status::no_such_path)?.clone();
     let call =
-        Call { server, user, resource, version, path, query, headers, body, put: verb == Verb::Update, shutdown };
+        Call { server, user, resource, version, path, query, headers, body, put: verb == Verb::Update, lean, shutdown };
     let subresource = call.path.subresource.as_str();
     if !subresource.is_empty() && !call.version.subresources.iter().any(|own| own == subresource) {
         return Err(Status::no_such_path());

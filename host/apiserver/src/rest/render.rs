@@ -65,14 +65,15 @@ pub(super) fn object(
     object: &Object,
     form: AnswerForm,
     include: Include,
+    lean: bool,
     definitions: bool,
 ) -> Result<Vec<u8>, Status> {
     let mut out = Vec::new();
     if form == AnswerForm::Object {
-        resource.write(object, version, &mut out);
+        resource.write(object, version, lean, &mut out);
         return Ok(out);
     }
-    let value = resource.present(object, version).map_err(Status::internal)?;
+    let value = resource.show(object, version, lean).map_err(Status::internal)?;
     let shown = show(version, &value, form, include, definitions);
     Ok(shown.to_string().into_bytes())
 }
@@ -100,7 +101,7 @@ impl Call<'_> {
         let form = self.form().unwrap_or(AnswerForm::Object);
         let include = Include::of(self);
         let bytes = match outcome {
-            Outcome::Stored(stored) => object(&self.resource, &self.version, stored, form, include, true)?,
+            Outcome::Stored(stored) => object(&self.resource, &self.version, stored, form, include, self.lean, true)?,
             Outcome::Dry(value) => show(&self.version, value, form, include, true).to_string().into_bytes(),
         };
         let mut answer = response::json(code, bytes);
@@ -124,7 +125,7 @@ impl Call<'_> {
                 let (include, now) = (Include::of(self), Timestamp::now());
                 let mut rows = Vec::with_capacity(objects.len());
                 for object in &objects {
-                    let value = self.resource.present(object, &self.version).map_err(Status::internal)?;
+                    let value = self.resource.show(object, &self.version, self.lean).map_err(Status::internal)?;
                     rows.push(row(&self.version, &value, include, now));
                 }
                 let table = table(Some(self.version.columns.definitions()), rows, metadata.clone());
@@ -140,10 +141,13 @@ impl Call<'_> {
         head.extend_from_slice(metadata.to_string().as_bytes());
         head.extend_from_slice(b",\"items\":[");
         let weight: usize = objects.iter().map(|object| object.weight()).sum();
-        let (resource, version) = (self.resource.clone(), self.version.clone());
+        let (resource, version, lean) = (self.resource.clone(), self.version.clone(), self.lean);
         let put = move |object: &Object, out: &mut Vec<u8>| match form {
-            AnswerForm::Metadata => out.extend_from_slice(metadata_of(&object.value()).to_string().as_bytes()),
-            _ => resource.write(object, &version, out),
+            AnswerForm::Metadata => {
+                let value = if lean { object.value_without_managed_fields() } else { object.value() };
+                out.extend_from_slice(metadata_of(&value).to_string().as_bytes());
+            }
+            _ => resource.write(object, &version, lean, out),
         };
         if weight <= CHUNK {
             let mut out = head;

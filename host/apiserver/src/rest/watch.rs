@@ -42,6 +42,11 @@ struct Watch {
     /// Told up to here.
     cursor: u64,
     signal: Receiver<u64>,
+    /// What there was at the beginning and is not told yet; rendered as the client takes it.
+    initial: std::vec::IntoIter<Arc<Object>>,
+    /// A bookmark follows what there was.
+    mark_end: bool,
+    lean: bool,
     ready: VecDeque<Bytes>,
     definitions_sent: bool,
     ends: Instant,
@@ -75,6 +80,9 @@ impl Call<'_> {
             bookmarks,
             cursor: 0,
             signal,
+            initial: Vec::new().into_iter(),
+            mark_end: false,
+            lean: self.lean,
             ready: VecDeque::new(),
             definitions_sent: false,
             ends: Instant::now() + timeout,
@@ -131,15 +139,25 @@ impl Watch {
         let listing = listing.map_err(|_| Status::internal("the current state cannot be listed"))?;
         self.store.settled(listing.settled).await?;
         self.cursor = listing.revision.min(self.store.durable()).max(listing.settled);
-        for object in &listing.objects {
-            if self.selector.matches(object) {
-                self.tell("ADDED", object);
+        self.initial = listing.objects.into_iter();
+        self.mark_end = mark_end && self.bookmarks;
+        Ok(())
+    }
+
+    /// Tells more of what there was at the beginning. Whether there was more.
+    fn tell_initial(&mut self) -> bool {
+        while self.ready.len() < BATCH {
+            let Some(object) = self.initial.next() else {
+                if std::mem::take(&mut self.mark_end) {
+                    self.bookmark(true);
+                }
+                break;
+            };
+            if self.selector.matches(&object) {
+                self.tell("ADDED", &object);
             }
         }
-        if mark_end && self.bookmarks {
-            self.bookmark(true);
-        }
-        Ok(())
+        !self.ready.is_empty()
     }
 
     /// The next piece of the answer. None when the watch is over.
@@ -150,6 +168,9 @@ impl Watch {
             }
             if self.over {
                 return None;
+            }
+            if self.tell_initial() {
+                continue;
             }
             self.signal.borrow_and_update();
             match self.store.events(&self.resource.collection, self.cursor, BATCH) {
@@ -240,7 +261,7 @@ impl Watch {
 
     fn tell(&mut self, kind: &str, object: &Object) {
         let definitions = !std::mem::replace(&mut self.definitions_sent, true);
-        match render::object(&self.resource, &self.version, object, self.form, self.include, definitions) {
+        match render::object(&self.resource, &self.version, object, self.form, self.include, self.lean, definitions) {
             Ok(json) => self.frame(kind, &json),
             Err(status) => self.fail(&status),
         }

@@ -162,7 +162,7 @@ impl Store {
             collection.history = History::starting_at(revision);
             collection.changed = revision;
         }
-        let limit = HistoryLimit { events: 10_000, bytes: 4 << 20, age: Duration::from_secs(300) };
+        let limit = HistoryLimit { events: 10_000, bytes: 8 << 20, age: Duration::from_secs(180) };
         Ok(Store::new(name.to_owned(), Some(file), limit, state))
     }
 
