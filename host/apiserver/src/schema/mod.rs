@@ -141,19 +141,23 @@ impl Schema {
 
     /// Brings what can be written in two ways into the one that is stored.
     fn normalize(&self, object: &mut Value) {
-        if !matches!(self.0.published, Published::Definition("io.k8s.api.core.v1.Secret")) {
-            return;
+        let Published::Definition(definition) = self.0.published else { return };
+        // Base64 may come in lines, as YAML likes it; readers of the stored object need not know.
+        let bytes: &[&str] = match definition {
+            "io.k8s.api.core.v1.Secret" => &["/data"],
+            "io.k8s.api.core.v1.ConfigMap" => &["/binaryData"],
+            "io.k8s.api.certificates.v1.CertificateSigningRequest" => &["/spec/request", "/status/certificate"],
+            _ => return,
+        };
+        for pointer in bytes {
+            match object.pointer_mut(pointer) {
+                Some(Value::Object(map)) => map.values_mut().for_each(join_lines),
+                Some(value) => join_lines(value),
+                None => {}
+            }
         }
-        let Some(secret) = object.as_object_mut() else { return };
-        let Some(Value::Object(texts)) = secret.shift_remove("stringData") else { return };
-        let data = secret.entry("data").or_insert_with(|| Value::Object(Map::new()));
-        if data.is_null() {
-            *data = Value::Object(Map::new());
-        }
-        let Some(data) = data.as_object_mut() else { return };
-        for (name, text) in texts {
-            let encoded = base64::engine::general_purpose::STANDARD.encode(text.as_str().unwrap_or_default());
-            data.insert(name, encoded.into());
+        if definition == "io.k8s.api.core.v1.Secret" {
+            encode_texts(object);
         }
     }
 
@@ -217,6 +221,34 @@ impl Schema {
             Published::Definition(name) => Some(name),
             _ => None,
         }
+    }
+}
+
+fn join_lines(value: &mut Value) {
+    if let Value::String(text) = value
+        && text.contains(['\n', '\r'])
+    {
+        text.retain(|c| c != '\n' && c != '\r');
+    }
+}
+
+/// `stringData` of a Secret is only for writing.
+fn encode_texts(object: &mut Value) {
+    let Some(secret) = object.as_object_mut() else { return };
+    let Some(Value::Object(texts)) = secret.shift_remove("stringData") else { return };
+    if !texts.values().all(Value::is_string) {
+        // Validation says which one is no text.
+        secret.insert("stringData".to_owned(), Value::Object(texts));
+        return;
+    }
+    let data = secret.entry("data").or_insert(Value::Null);
+    if data.is_null() {
+        *data = Value::Object(Map::new());
+    }
+    let Some(data) = data.as_object_mut() else { return };
+    for (name, text) in texts {
+        let encoded = base64::engine::general_purpose::STANDARD.encode(text.as_str().unwrap_or_default());
+        data.insert(name, encoded.into());
     }
 }
 

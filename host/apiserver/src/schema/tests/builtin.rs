@@ -110,12 +110,23 @@ fn objects_are_pruned_defaulted_and_validated() {
 #[test]
 fn a_secrets_texts_become_data() {
     let secret = schema("Secret");
-    let mut object = json!({"metadata": {"name": "s"}, "data": {"a": "eA=="}, "stringData": {"b": "hello"}});
+    let mut object = json!({"metadata": {"name": "s"}, "data": {"a": "eA\n==\n"}, "stringData": {"b": "hello"}});
     secret.default(&mut object);
     assert_eq!(object, json!({"metadata": {"name": "s"}, "data": {"a": "eA==", "b": "aGVsbG8="}, "type": "Opaque"}));
     assert_eq!(
         texts(secret.validate(&json!({"metadata": {}, "data": {"a": "not base64!"}}), None)),
         ["data.a: Invalid value: \"not base64!\": data.a in body must be of type byte: \"not base64!\""]
+    );
+}
+
+#[test]
+fn a_secrets_number_is_no_text() {
+    let secret = schema("Secret");
+    let mut object = json!({"metadata": {"name": "s"}, "stringData": {"b": 1}});
+    secret.default(&mut object);
+    assert_eq!(
+        texts(secret.validate(&object, None)),
+        ["stringData.b: Invalid value: \"integer\": stringData.b in body must be of type string: \"integer\""]
     );
 }
 
