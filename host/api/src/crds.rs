@@ -8,8 +8,20 @@ use crate::cluster::{ClusterSpec, ClusterStatus};
 use crate::machine::{MachineSpec, MachineStatus};
 use crate::machine_deployment::{MachineDeploymentSpec, MachineDeploymentStatus};
 use crate::machine_set::{MachineSetSpec, MachineSetStatus};
-use crate::structural::schema_of;
+use crate::structural::{schema_of, set};
 use crate::well_known::{CAPSTAN_GROUP, CLUSTER_GROUP, PROVIDER};
+
+/// Where a schema's CEL rules stand.
+pub(crate) const RULES: &str = "/x-kubernetes-validations";
+
+/// The scale subresource of a kind with `spec.replicas`.
+pub(crate) fn scale() -> Value {
+    json!({
+        "specReplicasPath": ".spec.replicas",
+        "statusReplicasPath": ".status.replicas",
+        "labelSelectorPath": ".status.selector",
+    })
+}
 
 /// A printer column.
 pub(crate) struct Column {
@@ -33,7 +45,7 @@ impl Column {
         let mut value = json!({
             "name": self.name, "type": self.kind, "jsonPath": self.path, "description": self.about});
         if self.wide {
-            value["priority"] = 10.into();
+            set(&mut value, "/priority", 10.into());
         }
         value
     }
@@ -245,15 +257,11 @@ fn crd<Spec: JsonSchema, Status: JsonSchema>(kind: &Kind) -> Value {
     });
     if !kind.rules.is_empty() {
         let rules: Vec<Value> = kind.rules.iter().map(|(r, m)| json!({"rule": r, "message": m})).collect();
-        schema["x-kubernetes-validations"] = rules.into();
+        set(&mut schema, RULES, rules.into());
     }
     let mut subresources = json!({"status": {}});
     if kind.scale {
-        subresources["scale"] = json!({
-            "specReplicasPath": ".spec.replicas",
-            "statusReplicasPath": ".status.replicas",
-            "labelSelectorPath": ".status.selector",
-        });
+        set(&mut subresources, "/scale", scale());
     }
     let mut labels = Map::new();
     if kind.group == CLUSTER_GROUP {
@@ -269,7 +277,7 @@ fn crd<Spec: JsonSchema, Status: JsonSchema>(kind: &Kind) -> Value {
         "categories": kind.categories,
     });
     if !kind.short_names.is_empty() {
-        names["shortNames"] = json!(kind.short_names);
+        set(&mut names, "/shortNames", json!(kind.short_names));
     }
     json!({
         "apiVersion": "apiextensions.k8s.io/v1",
@@ -300,7 +308,7 @@ fn constrain(kind: &str, spec: &mut Value) {
     }]);
     match kind {
         "Cluster" => {
-            spec["x-kubernetes-validations"] = json!([
+            let rules = json!([
                 {"rule": "has(self.controlPlaneRef) || has(self.infrastructureRef) || has(self.topology)",
                  "message": "at least one of controlPlaneRef, infrastructureRef and topology is needed"},
                 {"rule": "!has(oldSelf.controlPlaneRef) || has(self.controlPlaneRef)",
@@ -310,15 +318,16 @@ fn constrain(kind: &str, spec: &mut Value) {
                 {"rule": "!has(self.topology)",
                  "message": "managed topologies are not supported yet: remove topology and write the objects out"},
             ]);
+            set(spec, RULES, rules);
         }
         "Machine" => {
-            spec["properties"]["clusterName"]["x-kubernetes-validations"] = immutable;
-            spec["properties"]["bootstrap"]["x-kubernetes-validations"] = bootstrap;
+            set(spec, &format!("/properties/clusterName{RULES}"), immutable);
+            set(spec, &format!("/properties/bootstrap{RULES}"), bootstrap);
         }
         _ => {
-            spec["properties"]["clusterName"]["x-kubernetes-validations"] = immutable;
-            spec["properties"]["template"]["properties"]["spec"]["properties"]["bootstrap"]["x-kubernetes-validations"] =
-                bootstrap;
+            set(spec, &format!("/properties/clusterName{RULES}"), immutable);
+            let machine = "/properties/template/properties/spec/properties/bootstrap";
+            set(spec, &format!("{machine}{RULES}"), bootstrap);
         }
     }
 }

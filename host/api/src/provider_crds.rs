@@ -10,7 +10,8 @@ mod fields;
 use serde_json::{Map, Value, json};
 
 use crate::admission::FieldError;
-use crate::crds::{AGE, Column, PAUSED, column};
+use crate::crds::{AGE, Column, PAUSED, column, scale};
+use crate::structural::set;
 use crate::well_known::{CONTRACT_PREFIX, PROVIDER};
 
 /// What a kind is for.
@@ -185,7 +186,7 @@ fn kind(
         };
         structural(schema, &format!("{at}.schema"), errors);
         let mut schema = schema.clone();
-        let spec = schema["properties"]["spec"].clone();
+        let spec = schema.pointer("/properties/spec").cloned().unwrap_or_default();
         if !spec.is_object() {
             errors.push(FieldError::new(format!("{at}.schema.properties.spec"), "is needed"));
             continue;
@@ -194,11 +195,7 @@ fn kind(
         head(&mut schema);
         let mut subresources = json!({"status": {}});
         if duty == Duty::ControlPlane && spec.pointer("/properties/replicas").is_some() {
-            subresources["scale"] = json!({
-                "specReplicasPath": ".spec.replicas",
-                "statusReplicasPath": ".status.replicas",
-                "labelSelectorPath": ".status.selector",
-            });
+            set(&mut subresources, "/scale", scale());
         }
         let columns = version.get("printerColumns").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
         own.push(version_of(version, schema, subresources, columns_of(duty, columns)));
@@ -264,7 +261,7 @@ fn complete(
         "categories": categories,
     });
     if short_names.as_array().is_some_and(|names| !names.is_empty()) {
-        names["shortNames"] = short_names.clone();
+        set(&mut names, "/shortNames", short_names.clone());
     }
     json!({
         "apiVersion": "apiextensions.k8s.io/v1",
@@ -276,14 +273,15 @@ fn complete(
 
 /// `apiVersion`, `kind` and `metadata` where the component left them out.
 fn head(schema: &mut Value) {
-    schema["type"] = "object".into();
+    set(schema, "/type", "object".into());
     for (field, value) in [
         ("apiVersion", json!({"type": "string", "description": "Version of the schema of this object."})),
         ("kind", json!({"type": "string", "description": "Kind of this object."})),
         ("metadata", json!({"type": "object"})),
     ] {
-        if schema["properties"].get(field).is_none() {
-            schema["properties"][field] = value;
+        let pointer = format!("/properties/{field}");
+        if schema.pointer(&pointer).is_none() {
+            set(schema, &pointer, value);
         }
     }
 }

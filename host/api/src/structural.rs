@@ -74,3 +74,16 @@ fn in_order(mut map: Map<String, Value>) -> Map<String, Value> {
     ordered.extend(map);
     ordered
 }
+
+/// Sets the value at a JSON pointer of a schema, making the objects on the way.
+pub(crate) fn set(schema: &mut Value, pointer: &str, value: Value) {
+    let mut at = schema;
+    for part in pointer.trim_start_matches('/').split('/') {
+        if !at.is_object() {
+            *at = Value::Object(Map::new());
+        }
+        let Value::Object(map) = at else { return };
+        at = map.entry(part).or_insert(Value::Null);
+    }
+    *at = value;
+}

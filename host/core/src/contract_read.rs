@@ -162,9 +162,12 @@ impl Duck {
 
     /// InfraMachine: `status.addresses`, only entries with type and address.
     pub fn addresses(&self) -> Vec<Value> {
-        let whole = |a: &Value| ["type", "address"].iter().all(|f| a.get(f).is_some_and(Value::is_string));
-        let Some(list) = self.object.at("/status/addresses").and_then(Value::as_array) else { return Vec::new() };
-        list.iter().filter(|a| whole(a)).map(|a| json!({"type": a["type"], "address": a["address"]})).collect()
+        let list = self.object.at("/status/addresses").and_then(Value::as_array);
+        let word = |a: &Value, field: &str| a.get(field).and_then(Value::as_str).map(str::to_owned);
+        list.into_iter()
+            .flatten()
+            .filter_map(|a| Some(json!({"type": word(a, "type")?, "address": word(a, "address")?})))
+            .collect()
     }
 
     /// InfraMachine: where it is. v1beta1's `spec.failureDomain` counts under both contracts.
@@ -228,11 +231,11 @@ pub fn failure_domains_value(domains: &[FailureDomain]) -> Value {
     domains
         .iter()
         .map(|d| {
-            let mut one = json!({"name": d.name, "controlPlane": d.control_plane});
-            if !d.attributes.is_empty() {
-                one["attributes"] = json!(d.attributes);
+            if d.attributes.is_empty() {
+                json!({"name": d.name, "controlPlane": d.control_plane})
+            } else {
+                json!({"name": d.name, "controlPlane": d.control_plane, "attributes": d.attributes})
             }
-            one
         })
         .collect()
 }

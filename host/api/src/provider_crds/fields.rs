@@ -3,9 +3,10 @@
 use serde_json::{Value, json};
 
 use super::Duty;
+use crate::crds::RULES;
 use crate::machine::MachineAddress;
 use crate::meta::{Condition, Endpoint, FailureDomain, TemplateMeta, VersionCount};
-use crate::structural::schema_of;
+use crate::structural::{schema_of, set};
 
 /// Puts the contract's fields beside the component's own. A field that the component describes itself stays.
 pub(super) fn merge(duty: Duty, contract: &str, schema: &mut Value) {
@@ -70,23 +71,21 @@ pub(super) fn merge(duty: Duty, contract: &str, schema: &mut Value) {
 }
 
 fn put(schema: &mut Value, part: &str, fields: Vec<(&str, Value)>) {
-    if !schema["properties"][part].is_object() {
-        schema["properties"][part] = json!({"type": "object", "description": "The observed state."});
-    }
-    let target = &mut schema["properties"][part];
-    if !target["properties"].is_object() {
-        target["properties"] = json!({});
+    let at = format!("/properties/{part}");
+    if !schema.pointer(&at).is_some_and(Value::is_object) {
+        set(schema, &at, json!({"type": "object", "description": "The observed state."}));
     }
     for (name, value) in fields {
-        if target["properties"].get(name).is_none() {
-            target["properties"][name] = value;
+        let pointer = format!("{at}/properties/{name}");
+        if schema.pointer(&pointer).is_none() {
+            set(schema, &pointer, value);
         }
     }
 }
 
 fn described<T: schemars::JsonSchema>(about: &str) -> Value {
     let mut schema = schema_of::<T>();
-    schema["description"] = about.into();
+    set(&mut schema, "/description", about.into());
     schema
 }
 
@@ -138,7 +137,7 @@ fn failure_domains(contract: &str) -> Value {
     if contract == "v1beta2" {
         return list_map(item, &["name"], 100, about);
     }
-    if let Some(properties) = item["properties"].as_object_mut() {
+    if let Some(properties) = item.get_mut("properties").and_then(Value::as_object_mut) {
         properties.shift_remove("name");
     }
     if let Some(item) = item.as_object_mut() {
@@ -181,7 +180,7 @@ pub(super) fn template(kind: &str, duty: Duty, spec: &Value) -> Value {
             "rule": "self == oldSelf",
             "message": "a template cannot be changed: make a new one and refer to it",
         }));
-        inner["x-kubernetes-validations"] = rules.into();
+        set(&mut inner, RULES, rules.into());
     }
     let mut schema = json!({
         "description": format!("{kind}Template is what {kind} objects are cloned from."),

@@ -35,12 +35,12 @@ pub(super) fn decide(draft: Draft, view: &dyn View, now: u64) -> Result<Plan, No
         }
         return Ok(at_stage(draft, plan, "WaitingForWorkersDeletion", &still_there(&below), now));
     }
-    if let Some(reference) = Reference::at(&cluster, "/spec/controlPlaneRef") {
-        if let Some(object) = found(&cluster, "spec.controlPlaneRef", &reference, view)? {
-            delete(&mut plan, &object);
-            let message = still_there_one(&object);
-            return Ok(at_stage(draft, plan, "WaitingForControlPlaneDeletion", &message, now));
-        }
+    if let Some(reference) = Reference::at(&cluster, "/spec/controlPlaneRef")
+        && let Some(object) = found(&cluster, "spec.controlPlaneRef", &reference, view)?
+    {
+        delete(&mut plan, &object);
+        let message = still_there_one(&object);
+        return Ok(at_stage(draft, plan, "WaitingForControlPlaneDeletion", &message, now));
     }
     if !members.control_plane.is_empty() {
         for machine in members.control_plane.iter().filter(|m| m.controller().is_none()) {
@@ -49,12 +49,12 @@ pub(super) fn decide(draft: Draft, view: &dyn View, now: u64) -> Result<Plan, No
         let message = still_there(&[("control-plane Machine", &members.control_plane)]);
         return Ok(at_stage(draft, plan, "WaitingForControlPlaneDeletion", &message, now));
     }
-    if let Some(reference) = Reference::at(&cluster, "/spec/infrastructureRef") {
-        if let Some(object) = found(&cluster, "spec.infrastructureRef", &reference, view)? {
-            delete(&mut plan, &object);
-            let message = still_there_one(&object);
-            return Ok(at_stage(draft, plan, "WaitingForInfrastructureDeletion", &message, now));
-        }
+    if let Some(reference) = Reference::at(&cluster, "/spec/infrastructureRef")
+        && let Some(object) = found(&cluster, "spec.infrastructureRef", &reference, view)?
+    {
+        delete(&mut plan, &object);
+        let message = still_there_one(&object);
+        return Ok(at_stage(draft, plan, "WaitingForInfrastructureDeletion", &message, now));
     }
     draft.release(&mut plan, CLUSTER_FINALIZER);
     Ok(plan)

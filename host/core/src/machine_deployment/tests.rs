@@ -43,7 +43,7 @@ fn available(world: &World) -> usize {
     world.all("Machine").iter().filter(|m| !m.is_deleting() && Condition::holds(m, "Available")).count()
 }
 
-fn with_version<'a>(world: &'a World, version: &str) -> Vec<Arc<Object>> {
+fn with_version(world: &World, version: &str) -> Vec<Arc<Object>> {
     world.all("Machine").into_iter().filter(|m| m.str_at("/spec/version") == Some(version)).collect()
 }
 

@@ -8,7 +8,8 @@ fn percent(text: &str) -> Option<IntOrString> {
 
 #[test]
 fn surge_rounds_up_and_unavailable_rounds_down() {
-    let cases: Vec<(i64, Option<IntOrString>, Option<IntOrString>, i64, i64)> = vec![
+    type Case = (i64, Option<IntOrString>, Option<IntOrString>, i64, i64);
+    let cases: Vec<Case> = vec![
         (3, percent("35%"), Some(IntOrString::Int(0)), 2, 0),
         (3, Some(IntOrString::Int(0)), percent("1%"), 0, 1),
         (1, Some(IntOrString::Int(0)), percent("1%"), 0, 1),
