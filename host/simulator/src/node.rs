@@ -264,7 +264,10 @@ impl Node {
         self.keep(&Role { node: joined.node.clone(), control_plane: None })?;
         let mut services = self.services.lock().await;
         services.running = true;
-        tokio::spawn(beat(name_of(&joined.node), joined.kubelet, self.options.heartbeat, services.stop.clone()));
+        let lease_seconds = self.options.machine.lease_seconds;
+        let beats =
+            beat(name_of(&joined.node), joined.kubelet, lease_seconds, self.options.heartbeat, services.stop.clone());
+        tokio::spawn(beats);
         Ok(())
     }
 
@@ -291,22 +294,26 @@ impl Node {
                 names.extend(self.options.machine.addresses.iter().map(ToString::to_string));
                 let store = self.open_store(&mut services)?;
                 let workload = Arc::new(Workload::start(store, &pki, &plane.version(), &names)?);
-                kubelet::register(&workload.admin(), role.node.clone(), now).await?;
+                kubelet::register(&workload.admin(), role.node.clone(), self.options.machine.lease_seconds, now)
+                    .await?;
                 self.serve(&services, workload, plane).await?;
             }
             None => {
                 let https = self.kubelet_client()?;
                 let (node, stop, every) = (role.node.clone(), services.stop.clone(), self.options.heartbeat);
+                let lease_seconds = self.options.machine.lease_seconds;
                 tokio::spawn(async move {
                     // The control plane may come back later than this node.
-                    while let Err(error) = kubelet::register(&https, node.clone(), jiff::Timestamp::now()).await {
+                    while let Err(error) =
+                        kubelet::register(&https, node.clone(), lease_seconds, jiff::Timestamp::now()).await
+                    {
                         tracing::warn!(%error, "the node cannot be registered again; trying on");
                         tokio::select! {
                             () = tokio::time::sleep(every) => {}
                             () = stop.cancelled() => return,
                         }
                     }
-                    beat(name_of(&node), https, every, stop).await;
+                    beat(name_of(&node), https, lease_seconds, every, stop).await;
                 });
             }
         }
@@ -324,7 +331,8 @@ impl Node {
     }
 
     fn open_store(&self, services: &mut Services) -> Result<Store, KubeadmError> {
-        self.files.make_directory(STATE).map_err(|error| write_error(STATE, &error))?;
+        let made = self.files.make_directory(STATE).and_then(|()| self.files.set_mode(STATE, 0o700));
+        made.map_err(|error| write_error(STATE, &error))?;
         let other = |error: capstan_apiserver::StoreError| KubeadmError::Other(error.to_string());
         let path = self.options.root.join(STATE.trim_start_matches('/')).join("objects.redb");
         if let Some(old) = services.database.take() {
@@ -348,7 +356,8 @@ impl Node {
             .await
             .map_err(|error| KubeadmError::Other(format!("the API server cannot listen on {address}: {error}")))?;
         let stop = services.stop.clone();
-        tokio::spawn(beat(plane.node.clone(), workload.admin(), self.options.heartbeat, stop.clone()));
+        let lease_seconds = self.options.machine.lease_seconds;
+        tokio::spawn(beat(plane.node.clone(), workload.admin(), lease_seconds, self.options.heartbeat, stop.clone()));
         tokio::spawn(watch_over(workload.admin(), self.options.heartbeat / 2, self.options.grace, stop.clone()));
         tokio::spawn(async move {
             loop {
@@ -415,7 +424,7 @@ fn write_error(path: &str, error: &io::Error) -> KubeadmError {
 }
 
 /// A kubelet's heartbeat: its Lease, and its Node ready.
-async fn beat(node: String, api: impl Api, every: Duration, stop: CancellationToken) {
+async fn beat(node: String, api: impl Api, lease_seconds: u64, every: Duration, stop: CancellationToken) {
     loop {
         tokio::select! {
             () = tokio::time::sleep(every) => {}
@@ -423,7 +432,7 @@ async fn beat(node: String, api: impl Api, every: Duration, stop: CancellationTo
         }
         let now = jiff::Timestamp::now();
         let beaten = async {
-            kubelet::renew(&api, &node, now).await?;
+            kubelet::renew(&api, &node, lease_seconds, now).await?;
             kubelet::report(&api, &node, Health::Ready, now).await
         };
         if let Err(error) = beaten.await {

@@ -6,6 +6,7 @@ mod support;
 
 use std::time::Duration;
 
+use capstan_simulator::SimulatorOptions;
 use serde_json::{Value, json};
 use support::{Cloud, Secrets, ask, cluster, options, ready, until};
 
@@ -65,6 +66,11 @@ async fn machines_become_a_cluster() {
     let join = join.replace("write_files:\n", &format!("write_files:\n{}", secrets.files("")));
     cloud.machine("ns.c-cp2", "ns.c", true, &join).await;
     assert_eq!(cloud.joined("ns.c-cp2").await.unwrap(), "c-cp2");
+    // Load balancers leave out machines that are silent, as long as there are others.
+    cloud.fault("ns.c-cp", "freeze").await;
+    for _ in 0..4 {
+        ask(&secrets.admin(&endpoint), "GET", "/api/v1/nodes", None).await.unwrap();
+    }
     cloud.fault("ns.c-cp", "kill").await;
     until("the other API server", async || ask(&client, "GET", "/api/v1/nodes/c-w", None).await.ok()).await;
     until("the loss to be seen", async || (ready(&client, "c-cp").await == "Unknown").then_some(())).await;
@@ -111,6 +117,11 @@ async fn wrong_boot_data_is_seen() {
         ("no-ca-key", secrets.init(&endpoint, "ca.key"), "/etc/kubernetes/pki/ca.key is missing"),
         ("no-sa-key", secrets.init(&endpoint, "sa.key"), "/etc/kubernetes/pki/sa.key is missing"),
         ("no-config", "#cloud-config\nruncmd: ['kubeadm init --config /none']\n".to_owned(), "/none"),
+        (
+            "nobody-there",
+            join(&secrets.bearer(), &good_hash).replace(&endpoint, "127.0.0.1:1").replace("20s", "1s"),
+            "127.0.0.1:1 did not answer within 1 s",
+        ),
         ("no-kubeadm", "#cloud-config\nruncmd: [echo hello]\n".to_owned(), "nothing in it made this machine a node"),
         ("not-yaml", "#cloud-config\nruncmd: [\n".to_owned(), "line"),
         ("a-script", "#!/bin/sh\n".to_owned(), "script"),
@@ -185,7 +196,7 @@ async fn machines_break_and_come_back() {
 #[tokio::test]
 async fn everything_is_there_again_after_a_restart() {
     let directory = tempfile::tempdir().unwrap();
-    let with_state = || capstan_simulator::SimulatorOptions { state: Some(directory.path().to_owned()), ..options() };
+    let with_state = || SimulatorOptions { state: Some(directory.path().to_owned()), ..options() };
     let cloud = Cloud::start(with_state()).await;
     let (_, endpoint, client) = cluster(&cloud, "ns").await;
     ask(
@@ -221,6 +232,35 @@ async fn everything_is_there_again_after_a_restart() {
     cloud.simulator.shutdown().await;
     let cloud = Cloud::start(with_state()).await;
     assert_eq!(cloud.call("GET", "machines/ns.w", None).await.0, 404);
+    cloud.simulator.shutdown().await;
+}
+
+/// What a kill leaves behind is what had been handed to the kernel: the directory as it is while the process runs.
+#[tokio::test]
+async fn a_kill_loses_nothing() {
+    let (directory, left) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let with =
+        |directory: &tempfile::TempDir| SimulatorOptions { state: Some(directory.path().to_owned()), ..options() };
+    let cloud = Cloud::start(with(&directory)).await;
+    let (secrets, endpoint, client) = cluster(&cloud, "ns").await;
+    // Ordered, and killed before it boots.
+    cloud.call("PUT", "faults", Some(json!({"bootDelay": "1h"}))).await;
+    cloud.machine("ns.late", "ns.c", false, &secrets.join(&endpoint, &secrets.bearer(), &secrets.hash())).await;
+    cloud.fault("ns.w", "cut-network").await;
+    // Objects of workload clusters reach the disk within a tenth of a second.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    for entry in std::fs::read_dir(directory.path()).unwrap() {
+        let path = entry.unwrap().path();
+        std::fs::copy(&path, left.path().join(path.file_name().unwrap())).unwrap();
+    }
+    cloud.simulator.shutdown().await;
+
+    let cloud = Cloud::start(with(&left)).await;
+    assert_eq!(cloud.joined("ns.late").await.unwrap(), "late");
+    until("the worker without a network", async || (ready(&client, "w").await == "Unknown").then_some(())).await;
+    cloud.fault("ns.w", "restore-network").await;
+    until("the worker", async || (ready(&client, "w").await == "True").then_some(())).await;
+    assert_eq!(cloud.get("machines").await["items"].as_array().unwrap().len(), 3);
     cloud.simulator.shutdown().await;
 }
 

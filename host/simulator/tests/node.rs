@@ -29,6 +29,7 @@ fn options(root: &Path, hostname: &str) -> NodeOptions {
             kubelet_version: Some("v1.35.7".into()),
             cpus: 1,
             memory_mib: 512,
+            lease_seconds: 40,
         },
     }
 }

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    tracing_subscriber::fmt().with_max_level(tracing::Level::INFO).with_writer(std::io::stderr).init();
+    tracing_subscriber::fmt().with_max_level(tracing::Level::INFO).with_writer(std::io::stderr).with_ansi(false).init();
     if arguments.first().map(String::as_str) != Some("node") {
         let status = node::order(Path::new("/"), &arguments).await;
         return ExitCode::from(u8::try_from(status).unwrap_or(1));
@@ -69,6 +69,7 @@ fn this_machine() -> Machine {
         kubelet_version: version.into_iter().map(|v| v.trim().to_owned()).find(|v| !v.is_empty()),
         cpus: std::thread::available_parallelism().map_or(1, |n| u32::try_from(n.get()).unwrap_or(1)),
         memory_mib: memory_kib.unwrap_or(1 << 20) / 1024,
+        lease_seconds: 40,
     }
 }
 

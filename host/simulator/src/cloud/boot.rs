@@ -171,13 +171,9 @@ impl Kubeadm {
             prepared.write_kubeconfigs(&*self.files)?;
             Ok::<_, KubeadmError>(workload)
         };
-        let workload = match filled.await {
-            Ok(workload) => workload,
-            Err(error) => {
-                cloud.remove_store(&cluster);
-                return Err(error);
-            }
-        };
+        // Whether it fails or the machine goes off in the middle, nothing of it stays.
+        let mut attempt = Attempt { cloud, cluster: &cluster, kept: false };
+        let workload = filled.await?;
         let node = prepared.node(&identity);
         machine.change(|status| {
             status.print("Your Kubernetes control-plane has initialized successfully!");
@@ -188,6 +184,8 @@ impl Kubeadm {
         });
         cloud.join_cluster(machine, &cluster).map_err(KubeadmError::Other)?;
         machine.serve(Arc::new(workload));
+        // A machine that was deleted meanwhile has left no cluster that it was not yet in.
+        attempt.kept = cloud.machine(&machine.spec.name).is_some();
         Ok(())
     }
 
@@ -239,5 +237,20 @@ impl Kubeadm {
             status.control_plane = None;
         });
         let _ = self.files.remove("/etc/kubernetes");
+    }
+}
+
+/// A cluster that is being made: forgotten unless it is kept.
+struct Attempt<'a> {
+    cloud: &'a Cloud,
+    cluster: &'a str,
+    kept: bool,
+}
+
+impl Drop for Attempt<'_> {
+    fn drop(&mut self) {
+        if !self.kept {
+            self.cloud.remove_store(self.cluster);
+        }
     }
 }

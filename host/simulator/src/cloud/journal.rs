@@ -79,7 +79,9 @@ impl Journal {
     pub(super) fn open(directory: &Path) -> Result<(Journal, Contents), JournalError> {
         let path = directory.join("cloud.journal");
         let problem = |source: io::Error| JournalError::Io { path: path.clone(), source };
-        std::fs::create_dir_all(directory).map_err(problem)?;
+        // Boot data and workload clusters hold secrets: a directory made here is its owner's alone.
+        use std::os::unix::fs::DirBuilderExt as _;
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(problem)?;
         let lock = OpenOptions::new()
             .create(true)
             .write(true)

@@ -48,6 +48,11 @@ pub(super) struct Serving {
 }
 
 impl Serving {
+    /// It takes connections and answers nothing.
+    pub(super) fn is_silent(&self) -> bool {
+        self.power.gate.is_closed()
+    }
+
     /// Serves a connection until the peer is done, the machine goes off, or `stop`.
     pub(super) async fn serve(self, stream: TcpStream, stop: CancellationToken) {
         let io = Gated::new(stream, self.power.gate.clone());
@@ -97,7 +102,13 @@ impl Machine {
             kubelet_version: self.spec.kubernetes_version.clone(),
             cpus: self.spec.cpus,
             memory_mib: self.spec.memory_mib,
+            lease_seconds: self.lease_seconds(),
         }
+    }
+
+    /// As long as two renewals, so that one may be late.
+    pub(super) fn lease_seconds(&self) -> u64 {
+        self.cloud.upgrade().map_or(40, |cloud| cloud.options.lease_renewal.as_secs().saturating_mul(2).max(40))
     }
 
     pub(super) fn status(&self) -> MachineStatus {

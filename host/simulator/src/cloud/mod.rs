@@ -105,7 +105,10 @@ pub struct Simulator {
 
 impl Simulator {
     /// Starts a cloud, with what its state directory holds. Must be called inside a tokio runtime.
+    ///
+    /// Raises the process's soft limit of open files to its hard limit: each load balancer and each connection takes one.
     pub async fn start(options: SimulatorOptions) -> Result<Simulator, SimulatorError> {
+        raise_file_limit();
         let listen = |source| SimulatorError::Listen { address: options.listen, source };
         let listener = TcpListener::bind(options.listen).await.map_err(listen)?;
         let address = listener.local_addr().map_err(listen)?;
@@ -199,7 +202,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Backend for LoadBalancer {
     fn take(&self, stream: TcpStream) {
-        let serving: Vec<_> = lock(&self.machines).iter().filter_map(|machine| machine.serving()).collect();
+        let mut serving: Vec<_> = lock(&self.machines).iter().filter_map(|machine| machine.serving()).collect();
+        // Its health checks leave out machines that answer nothing, unless there is no other.
+        if serving.iter().any(|machine| !machine.is_silent()) {
+            serving.retain(|machine| !machine.is_silent());
+        }
         let Some(serving) = self.turn.next(&serving) else {
             return;
         };
@@ -496,6 +503,17 @@ impl Cloud {
     }
 }
 
+fn raise_file_limit() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    if limit.current < limit.maximum || limit.maximum.is_none() {
+        limit.current = limit.maximum;
+        if let Err(error) = setrlimit(Resource::Nofile, limit) {
+            tracing::debug!(%error, "the limit of open files cannot be raised");
+        }
+    }
+}
+
 fn disown(state: &mut State, owner: &str, remove: impl FnOnce(&mut (BTreeSet<String>, BTreeSet<String>)) -> bool) {
     if let Some(owned) = state.owned.get_mut(owner) {
         remove(owned);
@@ -504,6 +522,3 @@ fn disown(state: &mut State, owner: &str, remove: impl FnOnce(&mut (BTreeSet<Str
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -37,8 +37,12 @@ impl Gate {
         }
     }
 
+    pub(super) fn is_closed(&self) -> bool {
+        self.0.closed.load(Ordering::SeqCst)
+    }
+
     fn poll_open(&self, context: &Context<'_>) -> Poll<()> {
-        if !self.0.closed.load(Ordering::SeqCst) {
+        if !self.is_closed() {
             return Poll::Ready(());
         }
         let mut waiting = self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner);
@@ -47,7 +51,7 @@ impl Gate {
         }
         drop(waiting);
         // It may have been opened between the look and the registration.
-        if self.0.closed.load(Ordering::SeqCst) { Poll::Pending } else { Poll::Ready(()) }
+        if self.is_closed() { Poll::Pending } else { Poll::Ready(()) }
     }
 
     /// Returns when it is open.

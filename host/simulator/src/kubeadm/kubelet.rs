@@ -6,10 +6,18 @@ use super::KubeadmError;
 use super::objects::{self, Health};
 use crate::api::{self, Api};
 
+const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
+
 /// Registers a Node, or takes over the one of that name that this machine had before. Returns what is stored.
 ///
-/// A Node of the same name that is ready and belongs to another machine is an error, as with kubeadm.
-pub async fn register(api: &dyn Api, node: Value, now: jiff::Timestamp) -> Result<Value, KubeadmError> {
+/// A Node of the same name that is ready and belongs to another machine is an error, as with kubeadm. Its Lease is said to be good for
+/// `lease_seconds`.
+pub async fn register(
+    api: &dyn Api,
+    node: Value,
+    lease_seconds: u64,
+    now: jiff::Timestamp,
+) -> Result<Value, KubeadmError> {
     let name = node.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default().to_owned();
     let attempt = format!("registering Node {name}");
     let path = format!("/api/v1/nodes/{name}");
@@ -38,24 +46,26 @@ pub async fn register(api: &dyn Api, node: Value, now: jiff::Timestamp) -> Resul
         let patch = json!({"status": node.get("status")});
         stored = api::expect(&attempt, api::merge(api, &format!("{path}/status"), &patch).await)?.body;
     }
-    let lease = objects::lease(&name, 40, now);
-    let answer = api::create(api, "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases", &lease).await;
+    let answer = api::create(api, LEASES, &objects::lease(&stored, lease_seconds, now)).await;
     if !matches!(&answer, Ok(answer) if answer.status == 409) {
         api::expect(&attempt, answer)?;
     }
     Ok(stored)
 }
 
-/// Renews a node's Lease; makes it anew where somebody took it away.
-pub async fn renew(api: &dyn Api, node: &str, now: jiff::Timestamp) -> Result<(), KubeadmError> {
-    let collection = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
+/// Renews a node's Lease; makes it anew where somebody took it away and the Node is still there.
+pub async fn renew(api: &dyn Api, node: &str, lease_seconds: u64, now: jiff::Timestamp) -> Result<(), KubeadmError> {
     let attempt = format!("renewing the Lease of Node {node}");
-    let answer = api::merge(api, &format!("{collection}/{node}"), &objects::renewal(now)).await;
-    if matches!(&answer, Ok(answer) if answer.status == 404) {
-        api::expect(&attempt, api::create(api, collection, &objects::lease(node, 40, now)).await)?;
+    let answer = api::merge(api, &format!("{LEASES}/{node}"), &objects::renewal(now)).await;
+    if !matches!(&answer, Ok(answer) if answer.status == 404) {
+        return api::expect(&attempt, answer).map(drop);
+    }
+    let stored = api::get(api, &format!("/api/v1/nodes/{node}")).await;
+    if matches!(&stored, Ok(answer) if answer.status == 404) {
         return Ok(());
     }
-    api::expect(&attempt, answer).map(|_| ())
+    let stored = api::expect(&attempt, stored)?.body;
+    api::expect(&attempt, api::create(api, LEASES, &objects::lease(&stored, lease_seconds, now)).await).map(drop)
 }
 
 /// Sets a Node's conditions; nothing is sent where its `Ready` condition says so already. False where there is no such Node.

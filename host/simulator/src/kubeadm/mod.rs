@@ -38,6 +38,8 @@ pub struct Machine {
     pub cpus: u32,
     /// Memory of its Node in MiB.
     pub memory_mib: u64,
+    /// How many seconds a renewal of its Lease is good for.
+    pub lease_seconds: u64,
 }
 
 /// Why `kubeadm` failed. The text is what its user sees on the console.
@@ -182,5 +184,30 @@ pub fn command(arguments: &[String]) -> Result<Command, KubeadmError> {
         "reset" => Ok(Command::Reset),
         "version" => Ok(Command::Version),
         other => Err(usage(format!("{other:?} is not known here; init, join, reset and version are"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn command_lines_are_read() {
+        let read = |line: &str| command(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>());
+        for line in [
+            "init --config /f --v 5",
+            "init --config=/f -v5",
+            "init --v=5 --config /f --ignore-preflight-errors=Swap",
+            "init --ignore-preflight-errors Swap,NumCPU --upload-certs --config /f",
+        ] {
+            assert_eq!(read(line).unwrap(), Command::Init { config: "/f".into() }, "{line}");
+        }
+        assert_eq!(read("join --config /f").unwrap(), Command::Join { config: "/f".into() });
+        assert_eq!(read("reset -f").unwrap(), Command::Reset);
+        for (line, part) in
+            [("", "give init"), ("init", "--config"), ("join 10.0.0.1:6443", "10.0.0.1"), ("upgrade", "upgrade")]
+        {
+            assert!(read(line).unwrap_err().to_string().contains(part), "{line}");
+        }
     }
 }

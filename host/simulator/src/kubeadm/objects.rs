@@ -313,11 +313,14 @@ pub fn ready_status(node: &Value) -> &str {
         .unwrap_or_default()
 }
 
-/// The Lease by which a node shows that it lives.
-pub fn lease(node: &str, duration_seconds: u64, now: Timestamp) -> Value {
+/// The Lease by which a node shows that it lives; it goes with its Node.
+pub fn lease(node: &Value, duration_seconds: u64, now: Timestamp) -> Value {
+    let text = |pointer: &str| node.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+    let (name, uid) = (text("/metadata/name"), text("/metadata/uid"));
     json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
-        "metadata": {"name": node, "namespace": "kube-node-lease"},
-        "spec": {"holderIdentity": node, "leaseDurationSeconds": duration_seconds, "renewTime": micro_time(now)}})
+        "metadata": {"name": name, "namespace": "kube-node-lease",
+            "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": name, "uid": uid}]},
+        "spec": {"holderIdentity": name, "leaseDurationSeconds": duration_seconds, "renewTime": micro_time(now)}})
 }
 
 /// The patch that renews a Lease.
@@ -378,6 +381,7 @@ mod tests {
             kubelet_version: None,
             cpus: 2,
             memory_mib: 2048,
+            lease_seconds: 40,
         }
     }
 

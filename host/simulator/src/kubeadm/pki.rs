@@ -215,7 +215,18 @@ fn private_key(pem: &str) -> Result<KeyPair, String> {
                 0x30, 0x13, 0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01, 0x06, 0x08, 0x2a, 0x86, 0x48, 0xce,
                 0x3d, 0x03, 0x01, 0x07,
             ];
-            wrap(P256, key.secret_sec1_der())
+            const P384: &[u8] = &[
+                0x30, 0x10, 0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01, 0x06, 0x05, 0x2b, 0x81, 0x04, 0x00,
+                0x22,
+            ];
+            let der = key.secret_sec1_der();
+            // RFC 5915: version 1, then the private number, as long as the curve's order.
+            let number = der.windows(5).take(5).find(|window| window.starts_with(&[0x02, 0x01, 0x01, 0x04]));
+            match number.and_then(|window| window.last()) {
+                Some(0x20) => wrap(P256, der),
+                Some(0x30) => wrap(P384, der),
+                _ => return Err("is a private key of an unknown curve".into()),
+            }
         }
         _ => return Err("is a private key of an unknown form".into()),
     };

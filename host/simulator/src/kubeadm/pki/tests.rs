@@ -12,8 +12,9 @@ fn authority(algorithm: &'static rcgen::SignatureAlgorithm) -> (String, KeyPair)
 /// A key in the older form that upstream writes: what PKCS#8 wraps.
 fn unwrapped(key: &KeyPair, label: &str) -> String {
     let der = key.serialize_der();
-    let at = der.windows(2).rposition(|pair| pair == [0x04, 0x6d]).unwrap();
-    let inner = &der[at + 2..];
+    let number = der.windows(4).rposition(|window| window == [0x02, 0x01, 0x01, 0x04]).unwrap();
+    let at = der[..number].iter().rposition(|byte| *byte == 0x30).unwrap();
+    let inner = &der[at..];
     use base64::Engine as _;
     let text = base64::engine::general_purpose::STANDARD.encode(inner);
     format!("-----BEGIN {label}-----\n{text}\n-----END {label}-----\n")
@@ -57,8 +58,10 @@ fn a_key_of_another_authority_is_refused() {
 
 #[test]
 fn keys_in_sec1_are_taken() {
-    let (certificate, key) = authority(&rcgen::PKCS_ECDSA_P256_SHA256);
-    assert!(Authority::new(&certificate, &unwrapped(&key, "EC PRIVATE KEY")).is_ok());
+    for algorithm in [&rcgen::PKCS_ECDSA_P256_SHA256, &rcgen::PKCS_ECDSA_P384_SHA384] {
+        let (certificate, key) = authority(algorithm);
+        assert!(Authority::new(&certificate, &unwrapped(&key, "EC PRIVATE KEY")).is_ok());
+    }
     let (ed, key) = authority(&rcgen::PKCS_ED25519);
     assert!(Authority::new(&ed, &key.serialize_pem()).is_ok());
 }
