@@ -102,8 +102,7 @@ fn reference(object: &Object, at: &str) -> Option<ObjectKey> {
 
 fn line(look: &dyn Look, key: &ObjectKey, depth: usize) -> Line {
     let Some(object) = look.get(key) else {
-        let ready = key.group != CLUSTER_GROUP;
-        return Line { key: key.clone(), depth, state: "not there yet".into(), why: None, counts: !ready, ready };
+        return Line { key: key.clone(), depth, state: "not there yet".into(), why: None, counts: true, ready: false };
     };
     let mut state = object.str_at("/status/phase").unwrap_or_default().to_owned();
     let (counts, ready) = if is_cluster(key) {

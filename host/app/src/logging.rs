@@ -14,8 +14,12 @@ use crate::args::{Log, LogFormat};
 /// A log file that is longer than this at the start is begun anew; the one before is kept beside it.
 const LONGEST: u64 = 16 * 1024 * 1024;
 
+/// What is logged without RUST_LOG. (The client's own words about a cluster that does not answer yet are left out: the
+/// state of each connection is told elsewhere.)
+const DEFAULT: &str = "info,kube_client=off";
+
 fn filter() -> EnvFilter {
-    EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"))
+    EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(DEFAULT))
 }
 
 /// To standard error.

@@ -235,9 +235,9 @@ impl Mirror {
         match &found {
             Some(object) => self.wrote(object),
             None => {
-                if let Some(cache) = self.known_cache(key)
-                    && let Some(known) = cache.store().get(&key.namespace, &key.name)
-                {
+                // The lock is let go before the deletion takes it again.
+                let known = self.known_cache(key).and_then(|cache| cache.store().get(&key.namespace, &key.name));
+                if let Some(known) = known {
                     self.deleted(key, known.uid());
                 }
             }

@@ -267,3 +267,20 @@ async fn without_the_lease_nothing_is_written_until_its_holder_gives_it_up() {
     tokio::time::timeout(PATIENCE, second.held()).await.unwrap();
     assert!(second.may_change());
 }
+
+#[tokio::test]
+async fn an_object_that_went_behind_our_back_is_gone_after_a_refresh() {
+    let world = world().await;
+    world.create("ConfigMap", "gone", json!({})).await;
+    let mirror = world.runner.management();
+    let mut changes = world.runner.changes();
+    while !matches!(mirror.get(&config_map("gone")), Ok(Some(_))) {
+        tokio::time::timeout(PATIENCE, changes.changed()).await.unwrap().unwrap();
+    }
+    let resource = builtin("", "ConfigMap").unwrap();
+    world.wire.delete(&resource, "default", "gone", "").await.unwrap();
+    let found = tokio::time::timeout(PATIENCE, mirror.refresh(&resource, &config_map("gone"))).await.unwrap();
+    assert_eq!(found, Ok(None));
+    assert_eq!(mirror.get(&config_map("gone")), Ok(None));
+    world.runner.stop().await;
+}
