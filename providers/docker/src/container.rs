@@ -112,6 +112,10 @@ fn network(ctx: &Context<DockerMachine>) -> Result<Option<NetworkState>> {
 }
 
 fn boot_of(ctx: &Context<DockerMachine>, name: &str) -> Result<Boot> {
+    // A node that has joined has booted, whatever else there is to be read.
+    if ctx.machine().is_some_and(|machine| machine.node_bound()) {
+        return Ok(Boot::Ended { code: 0, step: 0 });
+    }
     let known: Option<ContainerState> = ctx.known(CONTAINER).map(|known| known.state()).transpose()?.flatten();
     if let Some(ended @ Boot::Ended { .. }) = known.map(|known| known.boot) {
         return Ok(ended);

@@ -82,6 +82,15 @@ fn the_steps_follow_what_is_in_the_container() {
 }
 
 #[test]
+fn a_node_that_has_joined_costs_one_read() {
+    let mut joined = scenario(None).answer(&format!("GET /containers/{NAME}/json"), 200, inspected(true, &[]));
+    joined.machine.as_mut().unwrap().node_bound = true;
+    let (presence, sent) = joined.run(|| infrastructure::observe::<Docker>(CONTAINER));
+    assert!(matches!(presence, Ok(Presence::Present(seen)) if seen.ready && seen.todo.is_empty()));
+    assert_eq!(sent.len(), 1);
+}
+
+#[test]
 fn each_step_is_one_request() {
     let state = ContainerState {
         name: NAME.to_owned(),

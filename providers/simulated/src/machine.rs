@@ -188,6 +188,9 @@ impl Part<SimulatedMachine> for Machine {
         if let Some(domain) = frozen.and_then(|frozen| frozen.failure_domain) {
             json::set(&mut body, "failureDomain", domain);
         }
+        if let Some(version) = machine.kubernetes_version() {
+            json::set(&mut body, "kubernetesVersion", version);
+        }
         let user_data = secrets::get("bootstrap-data")?.base64();
         http::post(API, "/v1/machines", &[]).json_with_secrets(&body, &[("/userData", &user_data)])?.ok()?;
         Ok(Progress::done(name))
@@ -217,6 +220,7 @@ mod tests {
                 name: "m".to_owned(),
                 control_plane,
                 failure_domain: Some("a".to_owned()),
+                kubernetes_version: Some("v1.35.0".to_owned()),
                 bootstrap_format: Some("cloud-config".to_owned()),
                 ..TestMachine::default()
             })
@@ -245,7 +249,7 @@ mod tests {
             sent[0].json(),
             json!({"name": "t.x", "owner": "owner-1", "controlPlane": true, "cpus": 4, "memoryMiB": 2048,
                 "userData": "I2Nsb3VkLWNvbmZpZwo=", "userDataFormat": "cloud-config",
-                "loadBalancer": "t.c", "failureDomain": "a"})
+                "kubernetesVersion": "v1.35.0", "loadBalancer": "t.c", "failureDomain": "a"})
         );
         let (_, sent) = scenario(false)
             .answer("POST /v1/machines", 201, json!({}))

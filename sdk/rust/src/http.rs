@@ -318,3 +318,96 @@ impl Response {
             .unwrap_or_else(|| "/spec".to_owned())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::testing::{Scenario, secret};
+
+    fn answered(status: u16, headers: &[(&str, &str)], body: &str) -> Error {
+        Response {
+            status,
+            status_text: "Reason Phrase".to_owned(),
+            headers: headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
+            body: body.as_bytes().to_vec(),
+            asked: "GET /x".to_owned(),
+        }
+        .error()
+    }
+
+    #[test]
+    fn arguments_are_one_segment_each() {
+        let request = get("api", "/v1/a/{}/b/{}", &["x/y z", "ü?"]);
+        assert_eq!(request.path, "/v1/a/x%2Fy%20z/b/%C3%BC%3F");
+        assert_eq!(get("api", "/plain", &[]).path, "/plain");
+    }
+
+    #[test]
+    fn secrets_stand_in_a_json_body_as_strings() {
+        let (first, second) = (secret("a\"b"), secret("c\\d"));
+        let body = json!({"plain": "secret-0-", "list": ["?", "x"], "deep": {"key": "?"}});
+        let (answer, sent) = Scenario::new("K", json!({})).answer("POST /x", 200, json!({})).run(|| {
+            post("api", "/x", &[]).json_with_secrets(&body, &[("/deep/key", &second), ("/list/0", &first)])?.ok()
+        });
+        assert!(answer.is_ok());
+        let wanted = json!({"plain": "secret-0-", "list": ["a\"b", "x"], "deep": {"key": "c\\d"}});
+        assert_eq!(sent[0].json(), wanted);
+        assert!(sent[0].headers.contains(&("content-type".to_owned(), "application/json".to_owned())));
+        let nowhere = post("api", "/x", &[]).json_with_secrets(&json!({}), &[("/nowhere", &first)]);
+        assert!(matches!(nowhere, Err(Error::Internal(_))));
+    }
+
+    #[test]
+    fn statuses_become_errors_with_the_apis_words() {
+        let message = |error: Error| match error {
+            Error::Transient(r) | Error::Unauthorized(r) | Error::Conflict(r) | Error::Internal(r) => r.message,
+            other => panic!("{other:?}"),
+        };
+        let body = r#"{"error": {"code": "X", "message": "disk full", "field": "disk.size"}}"#;
+        assert_eq!(message(answered(500, &[], body)), "GET /x: 500 disk full");
+        assert_eq!(message(answered(500, &[], r#"{"message": "m"}"#)), "GET /x: 500 m");
+        assert_eq!(message(answered(502, &[], "<html>bad gateway")), "GET /x: 502 <html>bad gateway");
+        assert_eq!(message(answered(500, &[], "")), "GET /x: 500 Reason Phrase");
+        assert!(matches!(answered(401, &[], body), Error::Unauthorized(_)));
+        assert!(matches!(answered(403, &[], body), Error::Unauthorized(_)));
+        assert!(matches!(answered(409, &[], body), Error::Conflict(_)));
+        assert!(matches!(answered(404, &[], body), Error::Transient(_)));
+        assert!(matches!(answered(301, &[], body), Error::Internal(_)));
+        assert_eq!(answered(429, &[("Retry-After", "3")], ""), Error::Throttled(Some(3000)));
+        assert_eq!(answered(429, &[("Retry-After", "Wed, 21 Oct 2026")], ""), Error::Throttled(None));
+        assert_eq!(answered(503, &[("retry-after", "1")], ""), Error::Throttled(Some(1000)));
+        assert!(matches!(answered(503, &[], ""), Error::Transient(_)));
+        assert_eq!(answered(400, &[], body), Error::invalid("/spec/disk/size", "GET /x: 400 disk full"));
+        assert_eq!(answered(422, &[], ""), Error::invalid("/spec", "GET /x: 422 Reason Phrase"));
+    }
+
+    #[test]
+    fn absence_is_no_error_where_it_is_asked_for() {
+        let (found, _) = Scenario::new("K", json!({}))
+            .answer("GET /x?a=1 2", 404, json!({}))
+            .run(|| get("api", "/x", &[]).query("a", "1 2").found());
+        assert!(matches!(found, Ok(None)));
+        let (read, _) = Scenario::new("K", json!({}))
+            .answer("GET /a", 200, json!(1))
+            .answer("GET /b", 500, json!({"message": "no"}))
+            .run(|| read_all(vec![get("api", "/a", &[]), get("api", "/b", &[])]));
+        let statuses: Vec<u16> = read.into_iter().map(|answer| answer.unwrap().status).collect();
+        assert_eq!(statuses, [200, 500]);
+    }
+
+    #[test]
+    fn no_answer_is_never_the_specs_fault() {
+        for error in [
+            HttpError::UnknownEndpoint,
+            HttpError::Denied("rule".to_owned()),
+            HttpError::NotSent("refused".to_owned()),
+            HttpError::NoAnswer("timeout".to_owned()),
+            HttpError::TooLarge(9),
+            HttpError::BudgetSpent,
+        ] {
+            assert!(matches!(error.error("api"), Error::Transient(_)));
+        }
+    }
+}

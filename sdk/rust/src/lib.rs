@@ -21,6 +21,8 @@ pub use capstan_provider_macros::{Kind, Schema};
 pub mod bootstrap;
 mod context;
 pub mod control_plane;
+#[cfg(test)]
+mod dispatch_tests;
 mod error;
 mod export;
 pub mod http;

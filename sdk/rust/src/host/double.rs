@@ -163,7 +163,7 @@ pub fn secret_archive(_: ArchiveFormat, _: &str, members: &[Member]) -> Result<R
         put(0, member.path.as_bytes());
         put(100, format!("{:07o}\0{:07o}\0{:07o}\0", member.mode, 0, 0).as_bytes());
         put(124, format!("{:011o}\0{:011o}\0        0", content.len(), 0).as_bytes());
-        put(257, b"ustar\000");
+        put(257, b"ustar\x0000");
         let sum: u32 = header.iter().map(|byte| u32::from(*byte)).sum();
         let sum = format!("{sum:06o}\0 ");
         for (place, byte) in header.iter_mut().skip(148).zip(sum.as_bytes()) {
