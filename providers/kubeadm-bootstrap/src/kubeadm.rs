@@ -153,7 +153,7 @@ pub fn cluster_configuration(spec: &KubeadmConfigSpec, facts: &Facts) -> Result<
         "controlPlaneEndpoint": endpoint,
         "kubernetesVersion": facts.kubernetes_version,
         "networking": {
-            "dnsDomain": facts.service_domain,
+            "dnsDomain": some(facts.service_domain.clone()),
             "podSubnet": some(facts.pod_cidrs.join(",")),
             "serviceSubnet": some(facts.service_cidrs.join(",")),
         },
