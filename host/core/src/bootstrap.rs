@@ -20,6 +20,7 @@ use crate::conditions::Condition;
 use crate::contract::{JoinRole, Rendered, Served};
 use crate::difference::Draft;
 use crate::needs::{Grant, Offers, TOKEN_TTL, cluster_secret};
+use crate::ownership;
 use crate::plan::{Plan, WorkloadWrite, Write};
 use crate::provider::{self, Due, Problem, due, not_due, paused_condition, told, waiting};
 use crate::record::owner_key;
@@ -109,7 +110,7 @@ pub fn decide(key: &ObjectKey, served: &Served, view: &dyn View, now: u64) -> Re
         join_role: Some(role),
         ..TurnInput::default()
     };
-    let course = Script::new(BootstrapRoutine { subject: object, offers, last_pause });
+    let course = Script::course(BootstrapRoutine { subject: object, offers, last_pause });
     Ok(Plan {
         turn: Some(TurnRequest { module: served.module.clone(), input: turn, inputs, course }),
         ..Plan::default()
@@ -152,6 +153,10 @@ fn rendered_before(object: &Arc<Object>, machine: &Object, cluster: &Object, sec
             secret.name()
         );
         return told(object, vec![Condition::no("Ready", "DataSecretForeign", message), paused_condition(false)], now);
+    }
+    // Owner references do not survive every restore.
+    if ours && secret.controller().is_none() {
+        let _ = ownership::claim(&mut plan, secret, &object.as_owner(true), cluster.name());
     }
     let mut draft = Draft::of(object);
     say_created(&mut draft, secret.name());

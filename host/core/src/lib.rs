@@ -35,3 +35,6 @@ mod script;
 
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+
+#[cfg(test)]
+mod quickstart;

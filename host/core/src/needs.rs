@@ -231,7 +231,7 @@ impl Offers {
             for object in replay.write(writes)?.into_iter().take(count).flatten() {
                 made.insert(object.name().to_owned(), object);
             }
-            if names.iter().any(|name| !made.get(name).is_some_and(|o| o.at("/data").is_some())) {
+            if names.iter().any(|name| made.get(name).is_none_or(|o| o.at("/data").is_none())) {
                 let message = format!("Secret {} was made and is not seen yet", names.join(", "));
                 return Ok(Err(Problem::new("CertificatePending", message).after(200)));
             }

@@ -274,7 +274,10 @@ mod tests {
         assert_eq!(pause(&[transient], Some(50_000)), Some(LONGEST_PAUSE));
         let violation = Violation { path: "/spec/a".into(), message: "is no number".into() };
         let invalid = Problem::of(&ProviderError::Invalid(vec![violation]), "y");
-        assert_eq!((pause(&[invalid.clone()], None), invalid.message), (None, "/spec/a: is no number".to_owned()));
+        assert_eq!(
+            (pause(std::slice::from_ref(&invalid), None), invalid.message),
+            (None, "/spec/a: is no number".to_owned())
+        );
     }
 
     #[test]

@@ -110,7 +110,7 @@ fn is_false(value: &bool) -> bool {
 
 impl PartRecord {
     /// First attempt, nothing known.
-    pub fn new() -> Self {
+    pub fn first() -> Self {
         Self { attempt: 1, ..Self::default() }
     }
 
@@ -248,7 +248,7 @@ mod tests {
         let mut object = object();
         assert_eq!(Record::of(&object).unwrap(), Record::default());
         let mut record = Record::default();
-        let mut part = PartRecord::new();
+        let mut part = PartRecord::first();
         part.intent = Some(Intent { verb: Verb::Create, at: 5, holder: "h".into(), effect: Effect::Unknown });
         part.frozen = Some(json!({"node": "pve1"}));
         record.parts.insert("vm".into(), part);
@@ -277,9 +277,9 @@ mod tests {
         let limits = Limits { request: 30_000, window: 5_000 };
         let at = |effect| {
             let intent = Some(Intent { verb: Verb::Create, at: 1_000, holder: String::new(), effect });
-            PartRecord { intent, ..PartRecord::new() }.absence_counts_from(limits)
+            PartRecord { intent, ..PartRecord::first() }.absence_counts_from(limits)
         };
-        assert_eq!(PartRecord::new().absence_counts_from(limits), 0);
+        assert_eq!(PartRecord::first().absence_counts_from(limits), 0);
         assert_eq!(at(Effect::Unknown), 1_000 + 30_000 + 15_000 + 5_000);
         assert_eq!(at(Effect::Answered), 6_000);
         assert_eq!(at(Effect::NotSent), 0);

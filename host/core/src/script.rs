@@ -32,7 +32,7 @@ pub(crate) struct Script<R> {
 }
 
 impl<R: Routine> Script<R> {
-    pub(crate) fn new(routine: R) -> Box<dyn Course> {
+    pub(crate) fn course(routine: R) -> Box<dyn Course> {
         Box::new(Self { routine, told: Vec::new() })
     }
 }
@@ -141,7 +141,7 @@ mod tests {
     #[test]
     fn each_step_is_handed_out_once_and_time_moves_on() {
         let told = || Told::Called(Outcome { reply: Ok(Reply::Parts(Vec::new())), effect: Effect::NotSent });
-        let mut course = Script::new(TwoCalls);
+        let mut course = Script::course(TwoCalls);
         assert!(matches!(course.next(Told::Begin, 10), Step::Call { call: Call::Parts, .. }));
         let mut copy = course.clone();
         assert!(matches!(course.next(told(), 20), Step::Call { call: Call::ReportCluster, .. }));
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn an_answer_to_another_question_ends_the_turn() {
-        let mut course = Script::new(TwoCalls);
+        let mut course = Script::course(TwoCalls);
         course.next(Told::Begin, 1);
         let Step::Finish(plan) = course.next(Told::Minted(vec![1]), 2) else { panic!("not finished") };
         assert!(plan.is_empty());
@@ -198,7 +198,7 @@ pub(crate) mod drive {
     }
 
     /// Key pairs whose certificate can be read.
-    fn real(writes: Vec<Write>) -> Vec<Write> {
+    pub(crate) fn real(writes: Vec<Write>) -> Vec<Write> {
         let mint = |write| match write {
             Write::MintKeyPair(wanted) => {
                 let mut secret = wanted.secret;

@@ -185,6 +185,7 @@ pub enum Mint {
 }
 
 /// What comes next in a turn.
+#[allow(clippy::large_enum_variant, reason = "short-lived, and moved a dozen times in a turn")]
 #[derive(Clone, Debug)]
 pub enum Step {
     /// Call the guest.
@@ -206,6 +207,7 @@ pub enum Step {
 }
 
 /// What a step led to.
+#[allow(clippy::large_enum_variant, reason = "short-lived, and moved a dozen times in a turn")]
 #[derive(Clone, Debug)]
 pub enum Told {
     /// The turn begins.

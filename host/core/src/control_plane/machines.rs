@@ -10,7 +10,6 @@ use capstan_api::{Gvk, Object, ObjectKey};
 use serde_json::{Value, json};
 
 use crate::cluster_input::if_served;
-use crate::plan::{Plan, Write};
 use crate::record::digest;
 use crate::view::{NotNow, Place, View};
 
@@ -28,20 +27,6 @@ fn infrastructure_reference(object: &Object) -> Option<(String, String, String)>
 pub(super) fn template(view: &dyn View, object: &Object) -> Result<Option<Arc<Object>>, NotNow> {
     let Some((group, kind, name)) = infrastructure_reference(object) else { return Ok(None) };
     if_served(view.get(&Place::Management, &ObjectKey::new(group, kind, object.namespace(), name)))
-}
-
-/// The template goes with the Cluster that uses it.
-pub(super) fn own_template(plan: &mut Plan, template: &Object, cluster: &Object) {
-    let mut owners = template.owner_references();
-    if template.is_deleting() || owners.iter().any(|owner| owner.uid == cluster.uid()) {
-        return;
-    }
-    owners.push(cluster.as_owner(false));
-    plan.writes.push(Write::Patch {
-        key: template.key(),
-        patch: json!({"metadata": {"ownerReferences": owners}}),
-        resource_version: Some(template.resource_version().to_owned()),
-    });
 }
 
 /// What a new machine is made of.

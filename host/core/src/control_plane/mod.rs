@@ -12,7 +12,7 @@ mod status;
 use std::sync::Arc;
 use std::time::Duration;
 
-use capstan_api::well_known::{CLUSTER_GROUP, CLUSTER_NAME};
+use capstan_api::well_known::{CLUSTER_GROUP, CLUSTER_NAME, CONTROL_PLANE_NAME, SECRET_TYPE};
 use capstan_api::{Object, ObjectKey};
 use serde_json::{Value, json};
 
@@ -21,6 +21,7 @@ use crate::conditions::Condition;
 use crate::contract::{ControlPlaneView, Served};
 use crate::difference::Draft;
 use crate::needs::Offers;
+use crate::ownership;
 use crate::plan::{Plan, Write};
 use crate::provider::{Due, PATIENCE, age, due, not_due, paused_condition, told};
 use crate::record::{MEMORY, finalizer, owner_key};
@@ -49,13 +50,21 @@ pub fn decide(key: &ObjectKey, served: &Served, view: &dyn View, now: u64) -> Re
         return Ok(delete(&object, &machines, now));
     }
     let Some(cluster) = cluster else { return Ok(Plan::nothing()) };
-    let own: Vec<Arc<Object>> =
-        machines.into_iter().filter(|m| m.controller().is_some_and(|c| c.uid == object.uid())).collect();
-
     let mut plan = Plan::nothing();
+    let mut own = Vec::new();
+    for machine in machines {
+        let orphan = is_orphan(&machine, &object);
+        if orphan {
+            let _ = ownership::claim(&mut plan, &machine, &object.as_owner(true), cluster.name());
+        }
+        if orphan || ownership::controlled_by(&machine, object.uid()) {
+            own.push(machine);
+        }
+    }
     let template = machines::template(view, &object)?;
     if let Some(template) = &template {
-        machines::own_template(&mut plan, template, &cluster);
+        // It goes with the Cluster that uses it.
+        let _ = ownership::claim(&mut plan, template, &cluster.as_owner(false), cluster.name());
     }
     let members = members::read(view, &own, now)?;
     for member in &members {
@@ -76,6 +85,7 @@ pub fn decide(key: &ObjectKey, served: &Served, view: &dyn View, now: u64) -> Re
     if let (true, Some(endpoint)) = (infrastructure_ready, &endpoint) {
         kubeconfig::keep(&mut plan, &object, cluster.name(), endpoint, &offers, now);
     }
+    adopt(&mut plan, &object, cluster.name(), &offers);
     let initialized = is_initialized(view, &object, &cluster)?;
     offers.initialized = initialized;
 
@@ -120,7 +130,7 @@ pub fn decide(key: &ObjectKey, served: &Served, view: &dyn View, now: u64) -> Re
         control_plane: Some(shown),
         ..TurnInput::default()
     };
-    let course = Script::new(PlanningRoutine {
+    let course = Script::course(PlanningRoutine {
         subject: object,
         cluster,
         served: served.clone(),
@@ -133,6 +143,26 @@ pub fn decide(key: &ObjectKey, served: &Served, view: &dyn View, now: u64) -> Re
     });
     plan.turn = Some(TurnRequest { module: served.module.clone(), input: turn, inputs, course });
     Ok(plan)
+}
+
+/// A machine of this control plane that has lost its owner references: it is taken back, never made anew.
+fn is_orphan(machine: &Object, object: &Object) -> bool {
+    is_control_plane(machine)
+        && machine.controller().is_none()
+        && machine.label(CONTROL_PLANE_NAME) == Some(object.name())
+        && !machine.is_deleting()
+}
+
+/// Owner references do not survive every restore. Secrets of Cluster API's type that hold the cluster's keys or its
+/// kubeconfig get theirs back; what a user brought along has another type and is left alone.
+fn adopt(plan: &mut Plan, object: &Object, cluster: &str, offers: &Offers) {
+    for secret in offers.secrets.values() {
+        let keys = secret.at("/data/tls.crt").is_some() || secret.name() == format!("{cluster}-kubeconfig");
+        let generated = secret.str_at("/type") == Some(SECRET_TYPE) && secret.controller().is_none();
+        if keys && generated && secret.name().starts_with(cluster) {
+            let _ = ownership::claim(plan, secret, &object.as_owner(true), cluster);
+        }
+    }
 }
 
 /// The finalizer of a control plane, as upstream writes it for its kind.
@@ -152,7 +182,7 @@ fn delete(object: &Arc<Object>, machines: &[Arc<Object>], now: u64) -> Plan {
     }
     let workers = machines.iter().filter(|m| !is_control_plane(m)).count();
     let own: Vec<&Arc<Object>> =
-        machines.iter().filter(|m| m.controller().is_some_and(|c| c.uid == object.uid())).collect();
+        machines.iter().filter(|m| ownership::controlled_by(m, object.uid()) || is_orphan(m, object)).collect();
     if workers == 0 && own.is_empty() {
         Draft::of(object).release(&mut plan, &finalizer);
         return plan;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use capstan_api::Object;
 use capstan_api::well_known::{CLUSTER_NAME, CONTROL_PLANE_NAME};
 use serde_json::{Value, json};
 
@@ -13,8 +14,8 @@ use crate::difference::Draft;
 use crate::plan::{Plan, Urgency, Write};
 use crate::provider::{Problem, condition, paused_condition};
 
-/// What makes others go on.
-const URGENT: [&str; 3] = ["/status/initialization", "/status/readyReplicas", "/status/availableReplicas"];
+/// Counters that make others go on.
+const URGENT: [&str; 2] = ["/status/readyReplicas", "/status/availableReplicas"];
 
 /// Puts the status on the plan, as far as it differs and is worth telling by now.
 pub(super) fn write(
@@ -30,7 +31,11 @@ pub(super) fn write(
     let certificates = !problem.is_some_and(|(_, certificates)| *certificates);
     conditions(turn, &mut draft, decision, problem, certificates);
     let mut status = Plan::nothing();
-    draft.finish(&mut status, &URGENT, now);
+    let count = |object: &Object, at: &str| object.int_at(at).unwrap_or_default();
+    if URGENT.iter().any(|at| count(&draft.old, at) != count(&draft.new, at)) {
+        draft.urgent();
+    }
+    draft.finish(&mut status, &["/status/initialization"], now);
     for write in status.writes {
         let progress = matches!(write, Write::PatchStatus { urgency: Urgency::Soon, .. });
         match young(&turn.subject, now) {

@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use capstan_api::well_known::{
-    CLONED_FROM_GROUP_KIND, CLONED_FROM_NAME, CONTROL_PLANE, CONTROL_PLANE_NAME, MACHINE_FINALIZER, SECRET_TYPE,
+    CLONED_FROM_GROUP_KIND, CLONED_FROM_NAME, CONTROL_PLANE, CONTROL_PLANE_NAME, MACHINE_FINALIZER,
 };
 
 use super::*;

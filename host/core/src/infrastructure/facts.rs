@@ -139,7 +139,7 @@ fn look_again(desk: &Desk<'_>, booting: bool, age: u64) -> Option<u64> {
 /// written with the next change, and until then each turn observes them anew.
 fn worth_recording(desk: &Desk<'_>) -> bool {
     let Ok(mut written) = Record::of(&desk.subject) else { return false };
-    let mut wanted = desk.record.clone();
+    let mut wanted = desk.to_record();
     if written.parts.is_empty() != wanted.parts.is_empty() {
         return true;
     }
@@ -149,12 +149,6 @@ fn worth_recording(desk: &Desk<'_>) -> bool {
     if !desk.job.states_are_shared {
         for part in written.parts.values_mut().chain(wanted.parts.values_mut()) {
             part.state = None;
-        }
-        // An operation that was seen, and not begun here, is seen again.
-        for (name, part) in &mut wanted.parts {
-            if written.parts.get(name).is_some_and(|part| part.operation.is_none()) {
-                part.operation = None;
-            }
         }
         wanted.parts.retain(|_, part| !part.borrowed);
         written.parts.retain(|_, part| !part.borrowed);

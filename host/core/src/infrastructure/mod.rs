@@ -175,7 +175,7 @@ pub fn decide(key: &ObjectKey, served: &Served, view: &dyn View, now: u64) -> Re
             ..TurnInput::default()
         },
         inputs,
-        course: Script::new(InfraRoutine { job, record }),
+        course: Script::course(InfraRoutine { job, record }),
     });
     Ok(early)
 }
@@ -249,7 +249,7 @@ impl InfraRoutine {
             return Ok(plan);
         }
         let mut draft = Draft::of(&desk.subject);
-        if desk.record != Record::of(&desk.subject).unwrap_or_default() {
+        if desk.to_record() != Record::of(&desk.subject).unwrap_or_default() {
             desk.mark(&mut draft.new);
         }
         let since = desk.subject.deletion_timestamp().and_then(capstan_api::time::millis).unwrap_or(now);

@@ -1,15 +1,16 @@
 //! What a turn about parts works with: the object as the server returned it last, the record, what went wrong.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use capstan_api::Object;
 
-use crate::contract::{Granted, Operation, Part, Presence, ProviderError, Reason, Served};
+use crate::contract::{Granted, Observed, Operation, Part, Presence, ProviderError, Reason, Served};
 use crate::difference::merge_patch;
 use crate::needs::Offers;
 use crate::plan::{EventNote, Write};
 use crate::provider::Problem;
-use crate::record::{Limits, OWNER_KEY, Record};
+use crate::record::{Limits, OWNER_KEY, PartRecord, Record};
 use crate::script::{Halt, Replay};
 use crate::turn::{Call, Outcome, Reply};
 
@@ -54,6 +55,8 @@ pub(crate) struct Desk<'a> {
     pub outdated: Vec<Reason>,
     /// Parts that were there and are not.
     pub vanished: Vec<String>,
+    /// Parts whose operation was seen and not begun here: it is seen again, so it is not put on record.
+    pub seen_operations: BTreeSet<String>,
     /// A part could not be looked at: what is known of it may be out of date.
     pub blind: bool,
     /// When to look again (milliseconds).
@@ -74,6 +77,7 @@ impl<'a> Desk<'a> {
             notes: Vec::new(),
             outdated: Vec::new(),
             vanished: Vec::new(),
+            seen_operations: BTreeSet::new(),
             blind: false,
             again: None,
             events: Vec::new(),
@@ -121,7 +125,7 @@ impl<'a> Desk<'a> {
 
     /// The record, the owner key and the finalizer as they should be.
     pub fn mark(&self, new: &mut Object) {
-        self.record.write(new);
+        self.to_record().write(new);
         if self.record.has_managed() {
             if new.annotation(OWNER_KEY) != Some(&self.job.owner_key) {
                 new.set_annotation(OWNER_KEY, &self.job.owner_key);
@@ -131,6 +135,40 @@ impl<'a> Desk<'a> {
                 all.push(self.job.finalizer.clone());
                 new.set("/metadata/finalizers", serde_json::json!(all));
             }
+        }
+    }
+
+    /// What of the record belongs into the annotation.
+    pub fn to_record(&self) -> Record {
+        let mut record = self.record.clone();
+        for (name, part) in &mut record.parts {
+            if self.seen_operations.contains(name) {
+                part.operation = None;
+            }
+        }
+        record
+    }
+
+    /// Notes that a part is there: what was seen is known from now on.
+    pub fn note_present(&mut self, part: &str, seen: &Observed) {
+        let entry = self.record.parts.entry(part.to_owned()).or_insert_with(PartRecord::first);
+        let token = seen.operation.as_ref().map(|operation| operation.token.clone());
+        if token.is_some() && token != entry.operation {
+            self.seen_operations.insert(part.to_owned());
+        }
+        entry.id = Some(seen.id.clone());
+        entry.confirmed = true;
+        entry.intent = None;
+        entry.foreign.clear();
+        entry.operation = token;
+        entry.state = (!seen.state.is_null()).then(|| seen.state.clone());
+    }
+
+    /// Notes an operation that was begun in this turn.
+    pub fn began(&mut self, part: &str, operation: &Operation) {
+        self.seen_operations.remove(part);
+        if let Some(entry) = self.record.parts.get_mut(part) {
+            entry.operation = Some(operation.token.clone());
         }
     }
 

@@ -106,9 +106,7 @@ fn present(desk: &mut Desk<'_>, replay: &mut Replay<'_>, part: &Part, seen: Obse
             desk.look_again(if desk.changed { 100 } else { 1_000 });
         }
         Ok(Reply::Progress(Progress::Started(_, operation))) => {
-            if let Some(entry) = desk.record.parts.get_mut(&part.name) {
-                entry.operation = Some(operation.token.clone());
-            }
+            desk.began(&part.name, &operation);
             desk.save(replay, false)?;
             desk.running(&part.name, &operation);
         }
@@ -123,14 +121,10 @@ fn present(desk: &mut Desk<'_>, replay: &mut Replay<'_>, part: &Part, seen: Obse
 }
 
 fn note_present(desk: &mut Desk<'_>, part: &Part, seen: &Observed) {
-    let entry = desk.record.parts.entry(part.name.clone()).or_insert_with(PartRecord::new);
-    entry.id = Some(seen.id.clone());
-    entry.confirmed = true;
-    entry.borrowed = part.ownership == Ownership::Borrowed;
-    entry.intent = None;
-    entry.foreign.clear();
-    entry.operation = seen.operation.as_ref().map(|operation| operation.token.clone());
-    entry.state = (!seen.state.is_null()).then(|| seen.state.clone());
+    desk.note_present(&part.name, seen);
+    if let Some(entry) = desk.record.parts.get_mut(&part.name) {
+        entry.borrowed = part.ownership == Ownership::Borrowed;
+    }
     desk.outdated.extend(seen.outdated.iter().cloned());
 }
 
@@ -157,7 +151,8 @@ fn absent(
             desk.look_again((from - replay.now()).min(5_000));
             return Ok(false);
         }
-        if let Some(reason) = failed {
+        // What was there once has not failed to be created: it has vanished.
+        if let Some(reason) = failed.filter(|_| !entry.confirmed) {
             desk.record.parts.insert(part.name.clone(), entry.next_attempt());
             let message = format!("creating {} failed: {}", part.name, reason.message);
             let pause = 1_000_u64 << entry.attempt.min(8);
@@ -234,13 +229,13 @@ fn create(desk: &mut Desk<'_>, replay: &mut Replay<'_>, part: &Part, may_begin: 
         return Ok(false);
     }
     let name = &part.name;
-    let mut entry = desk.record.parts.get(name).cloned().unwrap_or_else(PartRecord::new);
+    let mut entry = desk.record.parts.get(name).cloned().unwrap_or_else(PartRecord::first);
     entry.operation = None;
     entry.state = None;
     if !entry.identified {
         desk.record.parts.insert(name.clone(), entry.clone());
         let known = desk.call(replay, Call::Identify { part: name.clone(), reserved: entry.foreign.clone() })?;
-        if entry == PartRecord::new() {
+        if entry == PartRecord::first() {
             desk.record.parts.remove(name);
         }
         let choice = match known.reply {
@@ -328,8 +323,8 @@ fn create(desk: &mut Desk<'_>, replay: &mut Replay<'_>, part: &Part, may_begin: 
             look_at_new(desk, replay, part)
         }
         Progress::Started(_, operation) => {
-            entry.operation = Some(operation.token.clone());
             desk.record.parts.insert(name.clone(), entry);
+            desk.began(name, &operation);
             desk.save(replay, false)?;
             desk.event(true, "Creating", format!("began to create {name}"));
             desk.running(name, &operation);

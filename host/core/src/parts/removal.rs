@@ -6,7 +6,6 @@ use super::desk::Desk;
 use super::order::dependents;
 use crate::contract::{Absence, Effect, Ownership, Presence, Progress};
 use crate::provider::{Problem, part_code};
-use crate::record::PartRecord;
 use crate::script::{Halt, Replay};
 use crate::turn::{Call, Reply};
 
@@ -67,10 +66,8 @@ pub(crate) fn remove(desk: &mut Desk<'_>, replay: &mut Replay<'_>, part: &str) -
             desk.look_again(200);
         }
         Ok(Reply::Progress(Progress::Started(_, operation))) => {
-            if let Some(entry) = desk.record.parts.get_mut(part) {
-                entry.operation = Some(operation.token.clone());
-                desk.save(replay, false)?;
-            }
+            desk.began(part, &operation);
+            desk.save(replay, false)?;
             desk.running(part, &operation);
         }
         Ok(Reply::Progress(Progress::Waiting(reason))) => {
@@ -97,12 +94,7 @@ fn look(desk: &mut Desk<'_>, replay: &mut Replay<'_>, part: &str) -> Result<Seen
     let Some(presence) = desk.observe(replay, part)? else { return Ok(Seen::Unsure) };
     let how = match presence {
         Presence::Present(seen) => {
-            let entry = desk.record.parts.entry(part.to_owned()).or_insert_with(PartRecord::new);
-            entry.id = Some(seen.id);
-            entry.confirmed = true;
-            entry.intent = None;
-            entry.operation = seen.operation.as_ref().map(|operation| operation.token.clone());
-            entry.state = (!seen.state.is_null()).then_some(seen.state);
+            desk.note_present(part, &seen);
             return Ok(match seen.operation {
                 Some(operation) => {
                     desk.running(part, &operation);
