@@ -40,6 +40,10 @@ impl ControlPlaneProvider for KubeadmControlPlane {
                 "a control plane needs the template of its machines",
             ));
         };
+        let violations = spec::validate(None, spec);
+        if !violations.is_empty() {
+            return Err(Error::Invalid(violations));
+        }
         plan::plan(spec, version, template, &View::read(), ctx.now())
     }
 

@@ -33,6 +33,9 @@ macro_rules! parts_of {
                 Ok(vec![Box::new(Thing)])
             }
             fn validate(old: Option<&Self>, new: &Self) -> Vec<Violation> {
+                if new.size == 0 {
+                    return vec![Violation::new("/spec/size", "is nothing")];
+                }
                 if old.is_some_and(|old| old.size > new.size) {
                     vec![Violation::new("/spec/size", "shrinks")]
                 } else {
@@ -94,6 +97,14 @@ fn the_subjects_kind_decides_and_its_spec_is_typed() {
     assert_eq!(parts.unwrap()[0].name, "thing");
     let template = Scenario::new("ThingMachineTemplate", json!({"template": {"spec": {"size": 7}}}));
     assert_eq!(template.run(call::capacity::<Things>).0, [("cpu".to_owned(), "7".to_owned())]);
+}
+
+#[test]
+fn nothing_is_begun_that_admission_would_refuse() {
+    let nothing = || Scenario::new("ThingCluster", json!({"size": 0}));
+    let (choice, _) = nothing().run(|| call::identify::<Things>("thing", &[]));
+    assert_eq!(choice, Err(Error::invalid("/spec/size", "is nothing")));
+    assert!(nothing().run(|| call::observe::<Things>("thing")).0.is_ok());
 }
 
 #[test]

@@ -409,6 +409,11 @@ pub mod dispatch {
     pub fn identify<P: InfrastructureProvider>(part: &str, reserved: &[String]) -> Result<Choice> {
         fn of<S: PartsOf>(part: &str, reserved: &[String]) -> Result<Choice> {
             let ctx = context::current::<S>()?;
+            // Nothing is begun that admission would refuse; what is there already can still be looked at and deleted.
+            let violations = S::validate(None, &ctx.spec);
+            if !violations.is_empty() {
+                return Err(Error::Invalid(violations));
+            }
             found(&ctx, part)?.identify(&ctx, reserved)
         }
         by_kind!(P, of(part, reserved))
