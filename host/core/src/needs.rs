@@ -26,8 +26,20 @@ use crate::view::{NotNow, Place, Select, View};
 /// Time to live of a bootstrap token, in seconds.
 pub const TOKEN_TTL: u64 = 15 * 60;
 
-/// What a turn may grant.
-#[derive(Clone, Debug, Default)]
+/// A machine's first-boot data.
+#[derive(Clone, Default)]
+pub enum BootstrapData {
+    /// The subject has nothing to do with it.
+    #[default]
+    None,
+    /// It is not there (any more).
+    Missing,
+    /// The Secret that holds it.
+    In(Arc<Object>),
+}
+
+/// What a turn may grant. Secrets are never shown.
+#[derive(Clone, Default)]
 pub struct Offers {
     /// Namespace of the subject.
     pub namespace: String,
@@ -45,12 +57,22 @@ pub struct Offers {
     pub may_make: bool,
     /// The control plane is initialized: key pairs that are missing are lost.
     pub initialized: bool,
-    /// The machine's first-boot data; `None` within when it is not there.
-    pub bootstrap_data: Option<Option<Vec<u8>>>,
+    /// The machine's first-boot data.
+    pub bootstrap_data: BootstrapData,
+}
+
+impl std::fmt::Debug for Offers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Offers")
+            .field("cluster", &self.cluster)
+            .field("secrets", &self.secrets.keys())
+            .field("pointed", &self.pointed.keys())
+            .finish_non_exhaustive()
+    }
 }
 
 /// What an object of the subject's namespace is called in the spec, and what there is of that name.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct Pointed {
     /// The name.
     pub name: String,
@@ -117,7 +139,7 @@ impl Offers {
             .iter()
             .map(|(at, p)| json!([at, p.name, version(&p.secret), version(&p.config_map)]))
             .collect();
-        let ready = self.bootstrap_data.as_ref().map(Option::is_some);
+        let ready = matches!(self.bootstrap_data, BootstrapData::In(_));
         json!([secrets, pointed, self.private_keys, self.initialized, ready])
     }
 
@@ -137,11 +159,14 @@ impl Offers {
     ) -> Result<Result<Grant, Problem>, Halt> {
         let mut granted = Granted::default();
         match &self.bootstrap_data {
-            Some(Some(data)) => {
-                granted.secrets.insert("bootstrap-data".into(), data.clone());
-            }
-            Some(None) => granted.missing_secrets.push("bootstrap-data".into()),
-            None => {}
+            BootstrapData::In(secret) => match data(secret, "value") {
+                Some(bytes) => {
+                    granted.secrets.insert("bootstrap-data".into(), bytes);
+                }
+                None => granted.missing_secrets.push("bootstrap-data".into()),
+            },
+            BootstrapData::Missing => granted.missing_secrets.push("bootstrap-data".into()),
+            BootstrapData::None => {}
         }
         let needs = match replay.call(Call::Needs, known, &granted)?.reply {
             Ok(Reply::Needs(needs)) => needs,

@@ -131,7 +131,12 @@ fn look_again(desk: &Desk<'_>, booting: bool, age: u64) -> Option<u64> {
         }
         return again;
     }
-    sooner(if booting { provider::booting(age) } else { provider::resync(&desk.subject.key()) });
+    sooner(match (booting, desk.job.joining) {
+        (true, _) => provider::booting(age),
+        // Why a machine does not join is worth knowing soon.
+        (false, true) => provider::booting(age).max(1_000),
+        (false, false) => provider::resync(&desk.subject.key()),
+    });
     again
 }
 

@@ -14,12 +14,13 @@ use std::time::Duration;
 
 use capstan_api::well_known::CLUSTER_NAME;
 use capstan_api::{Object, ObjectKey};
+use serde_json::json;
 
 use crate::cluster_input;
 use crate::conditions::Condition;
 use crate::contract::{Duty, Served};
 use crate::difference::Draft;
-use crate::needs::{Offers, data, text};
+use crate::needs::{BootstrapData, Offers, text};
 use crate::parts::{Desk, Job, bring_up, take_down};
 use crate::plan::Plan;
 use crate::provider::{self, Due, due, not_due, paused_condition, told, waiting};
@@ -78,7 +79,7 @@ pub fn decide(key: &ObjectKey, served: &Served, view: &dyn View, now: u64) -> Re
         let name = cluster.as_ref().map(|c| c.name()).or(object.label(CLUSTER_NAME)).unwrap_or_default().to_owned();
         offers = Offers::named(&object, &name, served, view)?;
         if is_machine {
-            offers.bootstrap_data = Some(None);
+            offers.bootstrap_data = BootstrapData::Missing;
         }
     } else {
         // Nothing is done before the owner is known: it is set by whoever made the object.
@@ -98,14 +99,16 @@ pub fn decide(key: &ObjectKey, served: &Served, view: &dyn View, now: u64) -> Re
                     return Ok(waiting(&object, "WaitingForBootstrapData", &message, now));
                 }
             }
-            offers.bootstrap_data = Some(None);
+            offers.bootstrap_data = BootstrapData::Missing;
             if let Some(name) = machine.str_at("/spec/bootstrap/dataSecretName") {
                 let secret = ObjectKey::new("", "Secret", object.namespace(), name);
-                if let Some(secret) = view.get(&Place::Management, &secret)? {
-                    offers.bootstrap_data = Some(data(&secret, "value"));
+                if let Some(secret) = view.get(&Place::Management, &secret)?
+                    && secret.at("/data/value").is_some()
+                {
+                    offers.bootstrap_data = BootstrapData::In(secret);
                 }
             }
-            if offers.bootstrap_data == Some(None) && !record.has_managed() {
+            if matches!(offers.bootstrap_data, BootstrapData::Missing) && !record.has_managed() {
                 let message = format!("the Secret with first-boot data of Machine {} is not there", machine.name());
                 return Ok(waiting(&object, "WaitingForBootstrapData", &message, now));
             }
@@ -138,7 +141,10 @@ pub fn decide(key: &ObjectKey, served: &Served, view: &dyn View, now: u64) -> Re
         digested.endpoint = None;
         digested.infrastructure_spec = None;
     }
-    let inputs = cluster_input::inputs(&object, &digested, machine_input.as_ref(), offers.digest());
+    // A node that falls ill is a reason to look at its machine.
+    let health = machine.as_ref().and_then(|machine| Condition::of(machine, "NodeHealthy"));
+    let more = json!([offers.digest(), health.map(|condition| condition.status.as_str())]);
+    let inputs = cluster_input::inputs(&object, &digested, machine_input.as_ref(), more);
     let last = view.last_turn(key);
     let unpause = Condition::holds(&object, "Paused");
     match due(last.as_ref(), &inputs, now) {
@@ -163,6 +169,7 @@ pub fn decide(key: &ObjectKey, served: &Served, view: &dyn View, now: u64) -> Re
         holder: view.holder(),
         offers,
         last_pause,
+        joining: machine_input.as_ref().is_some_and(|machine| !machine.node_bound),
     };
     early.turn = Some(TurnRequest {
         module: served.module.clone(),

@@ -289,6 +289,8 @@ pub(crate) struct Scene {
     pub death: Option<(usize, Death)>,
     /// A process that was to die with a request under way met a step that sends none.
     pub nothing_under_way: bool,
+    /// How long the next write in a turn takes.
+    pub slow_write: u64,
     pub turns: usize,
     pub events: Vec<String>,
 }
@@ -349,6 +351,7 @@ impl Scene {
             steps: 0,
             death: None,
             nothing_under_way: false,
+            slow_write: 0,
             turns: 0,
             events: Vec::new(),
         }
@@ -361,7 +364,8 @@ impl Scene {
         scene.remote.chosen = vec!["vm".into()];
         let machine = scene.world.put(json!({"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Machine",
             "metadata": {"name": "m", "namespace": "n"},
-            "spec": {"clusterName": "c", "bootstrap": {"dataSecretName": "m"}}}));
+            "spec": {"clusterName": "c", "bootstrap": {"dataSecretName": "m"}},
+            "status": {"nodeRef": {"name": "m"}}}));
         scene.world.put(json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "m", "namespace": "n"},
             "data": {"value": "I2Nsb3VkLWNvbmZpZwo=", "format": "Y2xvdWQtY29uZmln"}}));
         scene.world.put(json!({"apiVersion": format!("{GROUP}/v1"), "kind": "ImaginaryMachine",
@@ -464,6 +468,7 @@ impl Scene {
                 }
                 Step::Write(writes) => {
                     let written = self.world.apply_writes(&writes);
+                    self.world.now += std::mem::take(&mut self.slow_write);
                     if written.len() < writes.len() {
                         return None;
                     }

@@ -162,6 +162,48 @@ fn after_no_answer_absence_counts_only_when_nothing_can_arrive_any_more() {
 }
 
 #[test]
+fn an_intent_that_took_long_to_be_written_is_renewed_before_anything_is_sent() {
+    let mut scene = Scene::machine();
+    scene.remote.parts = vec![part("vm", &[], false)];
+    scene.remote.fates = vec![Fate::Lost];
+    let begun = scene.world.now;
+    scene.slow_write = 9_000;
+    scene.once();
+    let intents = scene.take_writes().iter().filter(|write| matches!(write, Write::Patch { .. })).count();
+    assert_eq!(intents, 2);
+    assert!(scene.record().parts["vm"].intent.as_ref().unwrap().at >= begun + 9_000);
+}
+
+#[test]
+fn a_machine_that_does_not_join_is_looked_at_often() {
+    let mut scene = Scene::machine();
+    scene.world.edit(&capstan_api::ObjectKey::new("cluster.x-k8s.io", "Machine", "n", "m"), |m| {
+        m.remove("/status/nodeRef");
+    });
+    for _ in 0..10 {
+        let after = scene.once().unwrap();
+        assert!(after <= 10_000, "{after}");
+        scene.wait(after);
+    }
+    assert_eq!(scene.condition("Ready").0, "True");
+    assert!(scene.take_writes().len() < 8);
+}
+
+#[test]
+fn an_ill_node_is_a_reason_to_look_at_its_machine() {
+    let mut scene = Scene::machine();
+    scene.settle();
+    scene.remote.resources.remove("m/vm");
+    scene.once();
+    assert_eq!(scene.condition("Ready").0, "True");
+    scene.world.edit(&capstan_api::ObjectKey::new("cluster.x-k8s.io", "Machine", "n", "m"), |m| {
+        m.set("/status/conditions", json!([{"type": "NodeHealthy", "status": "False", "reason": "X"}]));
+    });
+    scene.once();
+    assert_eq!(scene.condition("Ready").1, "InfrastructureDeleted");
+}
+
+#[test]
 fn what_was_not_sent_is_tried_again_soon_and_a_refusal_after_the_window() {
     for (fate, at_least, at_most) in [(Fate::NotSent, 0, 3_000), (Fate::Refused, WINDOW, WINDOW + 3_000)] {
         let mut scene = Scene::machine();
@@ -559,6 +601,9 @@ fn a_node_without_a_provider_id_gets_the_machines() {
     let mut scene = Scene::machine();
     scene.settle();
     scene.edit(|object| object.set_annotation(crate::record::NODE_NAME, "m-node"));
+    scene.world.edit(&capstan_api::ObjectKey::new("cluster.x-k8s.io", "Machine", "n", "m"), |m| {
+        m.remove("/status/nodeRef");
+    });
     let place = crate::testing::workload("n", "c");
     scene.once();
     scene.world.connect("n", "c", crate::view::Connection::Up);

@@ -35,6 +35,8 @@ pub(crate) struct Job {
     pub offers: Offers,
     /// The pause before this turn (milliseconds), where the object is not well.
     pub last_pause: Option<u64>,
+    /// It is a machine whose Node has not joined yet.
+    pub joining: bool,
 }
 
 /// The state of one turn about parts.
