@@ -132,6 +132,11 @@ impl ApiServer {
         self.inner.metrics.changing()
     }
 
+    /// The counters in Prometheus' text form, as `/metrics` serves them.
+    pub fn metrics_text(&self) -> String {
+        self.inner.metrics.text()
+    }
+
     /// How many requests were answered, by verb, resource and status.
     pub fn request_counts(&self) -> BTreeMap<RequestLabels, u64> {
         self.inner.metrics.counts()

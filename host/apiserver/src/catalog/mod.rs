@@ -146,7 +146,8 @@ impl Resource {
 
     /// Appends an object in a served version as JSON; without parsing it when that can be avoided.
     pub fn write(&self, object: &Object, version: &Version, lean: bool, out: &mut Vec<u8>) {
-        let rename = (self.stored != version.api_version).then_some(version.api_version.as_str());
+        // What the definition says is stored may differ from what this object was stored as.
+        let rename = (object.api_version() != version.api_version.as_bytes()).then_some(version.api_version.as_str());
         if rename.is_some() && !matches!(self.converter, Converter::Rename) {
             match self.show(object, version, lean) {
                 Ok(value) => {

@@ -330,14 +330,15 @@ fn keep_parts(old: &Value, new: &mut Value, subresource: &str, version: &crate::
 /// The generation counts changes of what is wanted: everything but metadata and status.
 fn set_generation(old: &Value, new: &mut Value) {
     let Some(generation) = old.pointer("/metadata/generation").and_then(Value::as_i64) else { return };
-    let wanted = |object: &Value| -> Map<String, Value> {
-        let fields = object.as_object().into_iter().flatten();
-        fields
-            .filter(|(name, _)| !matches!(name.as_str(), "metadata" | "status" | "apiVersion" | "kind"))
-            .map(|(k, v)| (k.clone(), v.clone()))
-            .collect()
-    };
-    let changed = wanted(old) != wanted(new);
+    let wanted = |name: &str| !matches!(name, "metadata" | "status" | "apiVersion" | "kind");
+    let (before, after) = (old.as_object(), new.as_object());
+    let count =
+        |fields: Option<&Map<String, Value>>| fields.into_iter().flatten().filter(|(name, _)| wanted(name)).count();
+    let changed = count(before) != count(after)
+        || before
+            .into_iter()
+            .flatten()
+            .any(|(name, value)| wanted(name) && after.and_then(|after| after.get(name)) != Some(value));
     if let Some(metadata) = metadata_of(new) {
         metadata.insert("generation".into(), (generation + i64::from(changed)).into());
     }

@@ -213,6 +213,11 @@ impl Object {
         self.json.get(range).unwrap_or_default()
     }
 
+    /// The `apiVersion` it is stored in.
+    pub fn api_version(&self) -> &[u8] {
+        self.part(self.version.start as usize..self.version.end as usize)
+    }
+
     /// Appends the object as JSON in the given form.
     pub fn write(&self, out: &mut Vec<u8>, form: Form<'_>) {
         let mut from = 0;

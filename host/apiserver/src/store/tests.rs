@@ -109,3 +109,78 @@ fn owners_are_indexed() {
     store.commit(&things(), &key, Change::Delete { expected: d.revision }).unwrap();
     assert!(store.dependents("u2").is_empty());
 }
+
+/// Whatever is done, a past revision can be listed as it was, and the events since then lead from it to the present.
+#[test]
+fn lists_and_events_agree() {
+    let mut seed = 42_u64;
+    let mut random = |below: u64| {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (seed >> 33) % below
+    };
+    let store = Store::memory();
+    let mut snapshots: Vec<BTreeMap<Key, Vec<u8>>> = vec![BTreeMap::new()];
+    for step in 0..400 {
+        let name = format!("o{}", random(12));
+        let key = Key::new("", &name);
+        let change = match store.get("things", &key) {
+            None => Change::Create(draft(&name, step)),
+            Some(object) if random(3) == 0 => Change::Delete { expected: object.revision },
+            Some(object) => Change::Replace { expected: object.revision, draft: draft(&name, step) },
+        };
+        store.commit(&things(), &key, change).unwrap();
+        let now = store.list("things", "", None, None).unwrap();
+        snapshots.push(now.objects.iter().map(|o| (o.key.clone(), o.bytes().to_vec())).collect());
+    }
+    for (revision, snapshot) in snapshots.iter().enumerate() {
+        let listed = store.list("things", "", None, Some(revision as u64)).unwrap();
+        let listed: BTreeMap<Key, Vec<u8>> =
+            listed.objects.iter().map(|o| (o.key.clone(), o.bytes().to_vec())).collect();
+        assert_eq!(&listed, snapshot, "revision {revision}");
+        let mut replayed = listed;
+        let mut cursor = revision as u64;
+        loop {
+            let (events, durable) = store.events("things", cursor, 7).unwrap();
+            for event in &events {
+                cursor = event.object.revision;
+                let before = replayed.get(&event.key);
+                assert_eq!(before, event.previous.as_ref().map(|previous| previous.bytes().to_vec()).as_ref());
+                match event.kind {
+                    EventKind::Deleted => replayed.remove(&event.key),
+                    _ => replayed.insert(event.key.clone(), event.object.bytes().to_vec()),
+                };
+            }
+            if events.len() < 7 {
+                assert_eq!(durable, 400);
+                break;
+            }
+        }
+        assert_eq!(&replayed, snapshots.last().unwrap(), "revision {revision}");
+    }
+}
+
+/// Readers and watchers see nothing that is not in the file.
+#[tokio::test(flavor = "multi_thread")]
+async fn watchers_are_told_what_is_in_the_file_only() {
+    let directory = tempfile::tempdir().unwrap();
+    let database = Database::open(&directory.path().join("state"), Durability::Immediate).unwrap();
+    let store = database.store("one").unwrap();
+    let mut signal = store.subscribe("things");
+    let writer = store.clone();
+    let writing = tokio::task::spawn_blocking(move || {
+        for n in 0..50 {
+            let name = format!("o{n}");
+            writer.commit(&things(), &Key::new("", &name), Change::Create(draft(&name, n))).unwrap();
+        }
+    });
+    let mut cursor = 0;
+    while cursor < 50 {
+        signal.changed().await.unwrap();
+        let (events, durable) = store.events("things", cursor, 100).unwrap();
+        assert!(events.iter().all(|event| event.object.revision <= store.durable()));
+        assert!(durable <= store.revision());
+        cursor = cursor.max(events.last().map_or(0, |event| event.object.revision));
+    }
+    writing.await.unwrap();
+    store.settled(50).await.unwrap();
+}

@@ -189,6 +189,40 @@ async fn on_a_management_plane_every_certificate_is_an_administrators() {
 }
 
 #[tokio::test]
+async fn nobody_can_pass_for_another() {
+    let client = workload();
+    let answer = client.send(http::Method::GET, "/api/v1/secrets", &[("impersonate-user", "somebody")], "").await;
+    assert_eq!(answer.expect(400)["message"], "impersonation is not supported");
+}
+
+/// Thousands of servers fit into one process: each costs what is in it and little more, and no task.
+#[tokio::test]
+async fn servers_are_cheap() {
+    let resident = || {
+        let status = std::fs::read_to_string("/proc/self/statm").unwrap();
+        status.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
+    };
+    // What all share is made before.
+    let first = workload();
+    first.server.background(Default::default());
+    let node = |name: &str| json!({"metadata": {"name": name}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}});
+    first.post("/api/v1/nodes", &node("n")).await.expect(201);
+    let before = resident();
+    let mut servers = Vec::new();
+    for _ in 0..200 {
+        let server = workload();
+        server.server.background(Default::default());
+        for name in ["a", "b"] {
+            server.post("/api/v1/nodes", &node(name)).await.expect(201);
+        }
+        servers.push(server);
+    }
+    // Other tests of this process allocate meanwhile, so this is coarse.
+    let each = resident().saturating_sub(before) / servers.len();
+    assert!(each < 300 << 10, "{each} bytes for each server");
+}
+
+#[tokio::test]
 async fn bootstrap_tokens() {
     let served = Served::start(Builtins::Workload).await;
     let encode = |text: &str| base64::engine::general_purpose::STANDARD.encode(text);

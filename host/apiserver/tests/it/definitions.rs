@@ -75,6 +75,22 @@ async fn a_changed_definition_counts_at_once() {
 }
 
 #[tokio::test]
+async fn the_version_that_is_stored_can_change() {
+    let client = management();
+    client.install(&widgets()).await;
+    client.post(WIDGETS, &widget("w", 1)).await.expect(201);
+    let swap = json!([{"op": "replace", "path": "/spec/versions/0/storage", "value": false}, {"op": "replace", "path": "/spec/versions/1/storage", "value": true}]);
+    let changed = client.patch(&format!("{DEFINITIONS}/widgets.test.dev"), "json", &swap).await.expect(200);
+    assert_eq!(changed["status"]["storedVersions"], json!(["v1", "v1beta1"]));
+    let beta = "/apis/test.dev/v1beta1/namespaces/default/widgets";
+    assert_eq!(client.get(&format!("{beta}/w")).await.expect(200)["apiVersion"], "test.dev/v1beta1");
+    assert_eq!(client.get(&format!("{WIDGETS}/w")).await.expect(200)["apiVersion"], "test.dev/v1");
+    client.patch(&format!("{WIDGETS}/w"), "merge", &json!({"spec": {"size": 2}})).await.expect(200);
+    assert_eq!(client.get(beta).await.expect(200)["items"][0]["apiVersion"], "test.dev/v1beta1");
+    assert_eq!(client.get(WIDGETS).await.expect(200)["items"][0]["apiVersion"], "test.dev/v1");
+}
+
+#[tokio::test]
 async fn bad_definitions_are_refused() {
     let client = management();
     let mut nameless = widgets();

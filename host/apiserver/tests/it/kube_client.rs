@@ -41,6 +41,33 @@ async fn typed_and_dynamic_access() {
 }
 
 #[tokio::test]
+async fn controllers_can_do_without_managed_fields() {
+    let client = management();
+    let lean = kube::Client::new(client.server.service(User::admin("lean")).without_managed_fields(), "default");
+    let maps: Api<ConfigMap> = Api::default_namespaced(lean);
+    let made =
+        maps.patch("a", &PatchParams::apply("me"), &Patch::Apply(map("a", json!({"k": "v", "l": "v"})))).await.unwrap();
+    assert!(made.metadata.managed_fields.is_none());
+    let mut read = maps.get("a").await.unwrap();
+    assert!(read.metadata.managed_fields.is_none());
+    assert!(maps.list(&ListParams::default()).await.unwrap().items[0].metadata.managed_fields.is_none());
+    let mut watch = watcher(maps.clone(), watcher::Config::default()).applied_objects().boxed();
+    assert!(watch.try_next().await.unwrap().unwrap().metadata.managed_fields.is_none());
+    read.data.get_or_insert_default().insert("k".to_owned(), "w".to_owned());
+    maps.replace("a", &PostParams { field_manager: Some("other".into()), ..PostParams::default() }, &read)
+        .await
+        .unwrap();
+    let stored = client.get(&format!("{MAPS}/a")).await.expect(200);
+    let managers: Vec<&str> = stored["metadata"]["managedFields"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|entry| entry["manager"].as_str().unwrap())
+        .collect();
+    assert_eq!(managers, ["me", "other"], "{stored:#}");
+}
+
+#[tokio::test]
 async fn watchers_of_both_strategies_see_everything() {
     let client = management();
     client.install(&widgets()).await;

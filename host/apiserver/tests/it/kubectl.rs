@@ -287,7 +287,22 @@ async fn what_people_do_with_a_workload_cluster() {
         .expect(201);
     assert!(kubectl.ok(&["get", "pods"]).await.contains("p      0/1     Pending"));
     kubectl.ok(&["describe", "pod", "p"]).await;
+    client.post("/api/v1/namespaces/default/pods", &json!({"metadata": {"name": "q"}, "spec": {"nodeName": "n", "terminationGracePeriodSeconds": 0, "containers": [{"name": "c", "image": "i"}]}})).await.expect(201);
+    let drained = kubectl.ok(&["drain", "n", "--force", "--timeout=30s"]).await;
+    assert!(drained.contains("pod/q evicted") && drained.contains("node/n drained"), "{drained}");
     kubectl.ok(&["uncordon", "n"]).await;
+    for thing in [
+        &["create", "deployment", "e", "--image=i"][..],
+        &["create", "serviceaccount", "sa"],
+        &["create", "role", "r", "--verb=get", "--resource=pods"],
+        &["create", "clusterrolebinding", "b", "--clusterrole=x", "--user=y"],
+        &["create", "service", "clusterip", "svc", "--tcp=80:8080"],
+        &["create", "poddisruptionbudget", "pdb", "--selector=app=d", "--min-available=50%"],
+    ] {
+        kubectl.with(thing, "").await;
+    }
+    assert_eq!(kubectl.ok(&["get", "service", "svc", "-o", "jsonpath={.spec.ports[0].targetPort}"]).await, "8080");
+    assert_eq!(kubectl.ok(&["get", "pdb", "pdb", "-o", "jsonpath={.spec.minAvailable}"]).await, "50%");
     kubectl.ok(&["delete", "pod", "p"]).await;
     kubectl.ok(&["get", "events", "-A"]).await;
     kubectl.ok(&["get", "all", "-A"]).await;
