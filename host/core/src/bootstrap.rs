@@ -61,6 +61,9 @@ pub fn decide(key: &ObjectKey, served: &Served, view: &dyn View, now: u64) -> Re
         // The machine has booted with it; making it anew would not change the machine.
         return Ok(Plan::nothing());
     }
+    if machine.is_deleting() {
+        return Ok(Plan::nothing());
+    }
     if !cluster.bool_at("/status/initialization/infrastructureProvisioned") {
         let message = format!("Cluster {} has no infrastructure yet", cluster.name());
         return Ok(waiting(&object, "WaitingForClusterInfrastructure", &message, now));

@@ -100,7 +100,7 @@ pub fn decide(key: &ObjectKey, served: &Served, view: &dyn View, now: u64) -> Re
         workload_objects: workload_objects(view, served, &cluster, initialized)?,
         memory: object.annotation(MEMORY).and_then(|text| serde_json::from_str(text).ok()).unwrap_or(Value::Null),
     };
-    let may_plan = infrastructure_ready && endpoint.is_some();
+    let may_plan = infrastructure_ready && endpoint.is_some() && !cluster.is_deleting();
     let more = json!([
         members.iter().map(members::MemberOf::digest).collect::<Vec<_>>(),
         [json!(initialized), json!(may_plan), json!(template.is_some()), json!(shown.failure_domains)],

@@ -129,7 +129,7 @@ fn conditions(
     let available = if let Some((problem, _)) = problem {
         Condition::no("Available", &problem.reason, &problem.message)
     } else if !turn.initialized {
-        let why = if turn.may_plan {
+        let why = if turn.may_plan || turn.cluster.is_deleting() {
             initialized.message.clone()
         } else {
             format!("Cluster {} has no infrastructure or endpoint yet", turn.cluster.name())

@@ -30,6 +30,8 @@ use crate::turn::{ClusterInput, TurnInput, TurnRequest};
 use crate::view::{NotNow, Place, Select, View};
 
 #[cfg(test)]
+mod safety_tests;
+#[cfg(test)]
 mod tests;
 
 /// Decides for an InfraCluster or InfraMachine.
@@ -85,6 +87,10 @@ pub fn decide(key: &ObjectKey, served: &Served, view: &dyn View, now: u64) -> Re
         // Nothing is done before the owner is known: it is set by whoever made the object.
         let Some(cluster) = &cluster else { return Ok(Plan::nothing()) };
         if is_machine && machine.is_none() {
+            return Ok(Plan::nothing());
+        }
+        // Nothing is begun for what is on its way out.
+        if !record.has_managed() && machine.as_ref().unwrap_or(cluster).is_deleting() {
             return Ok(Plan::nothing());
         }
         offers = Offers::named(&object, cluster.name(), served, view)?;

@@ -75,7 +75,7 @@ pub(crate) struct Remote {
     counter: u32,
 }
 
-fn reason(code: &str) -> Reason {
+pub(crate) fn reason(code: &str) -> Reason {
     Reason { code: code.into(), message: format!("{code} happened") }
 }
 
@@ -527,4 +527,29 @@ impl Scene {
     pub(crate) fn status(&self, pointer: &str) -> Value {
         self.object().and_then(|o| o.at(&format!("/status{pointer}")).cloned()).unwrap_or_default()
     }
+}
+
+pub(crate) fn pending() -> MachineFacts {
+    MachineFacts {
+        phase: MachinePhase::Pending,
+        provider_id: None,
+        addresses: Vec::new(),
+        failure_domain: None,
+        node_name: None,
+        interruptible: false,
+        conditions: Vec::new(),
+        status: json!({}),
+    }
+}
+
+pub(crate) fn running(provider_id: Option<&str>) -> Reply {
+    Reply::MachineFacts(MachineFacts {
+        phase: MachinePhase::Running,
+        provider_id: provider_id.map(str::to_owned),
+        ..pending()
+    })
+}
+
+pub(crate) fn stranger(part: &str) -> Resource {
+    Resource { owner: "stranger".into(), part: part.into(), state: "x".into(), shown_from: 0, busy_until: 0 }
 }
