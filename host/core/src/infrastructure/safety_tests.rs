@@ -1,5 +1,6 @@
 //! Nothing is created twice, nothing leaks, nothing that is not ours is touched: whatever happens, and whenever.
 
+use proptest::prelude::*;
 use serde_json::json;
 
 use super::scene::{Death, Fate, REQUEST, Scene, WINDOW, part, pending, reason, stranger};
@@ -275,4 +276,67 @@ fn a_record_that_cannot_be_read_stops_everything() {
     scene.edit(|object| object.set_annotation(PARTS, "{oops"));
     scene.once();
     assert_eq!((scene.condition("Ready").1.as_str(), scene.turns), ("RecordUnreadable", 0));
+}
+
+#[test]
+fn nothing_is_begun_for_what_is_on_its_way_out() {
+    for (kind, name) in [("Machine", "m"), ("Cluster", "c")] {
+        let mut scene = if kind == "Machine" { Scene::machine() } else { Scene::cluster() };
+        let key = capstan_api::ObjectKey::new("cluster.x-k8s.io", kind, "n", name);
+        scene.world.edit(&key, |owner| owner.set("/metadata/finalizers", json!(["f"])));
+        scene.world.delete(&key);
+        scene.once();
+        assert_eq!((scene.turns, scene.take_writes().len()), (0, 0), "{kind}");
+    }
+}
+
+fn fate() -> impl Strategy<Value = Fate> {
+    prop_oneof![
+        Just(Fate::NotSent),
+        Just(Fate::Refused),
+        Just(Fate::Unanswered),
+        (0..REQUEST).prop_map(Fate::Late),
+        Just(Fate::Lost),
+        Just(Fate::Operation),
+        Just(Fate::FailingOperation),
+    ]
+}
+
+fn death() -> impl Strategy<Value = Death> {
+    prop_oneof![Just(Death::Before), Just(Death::After), (0..REQUEST + LEASE).prop_map(Death::UnderWay)]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Any series of misfortunes, a process that dies at any steps, an API that is away for a while, and a deletion at
+    /// any time: never two of a part (the scene looks after each decision), and nothing in the end.
+    #[test]
+    fn any_misfortunes_leave_never_two_and_nothing_in_the_end(
+        fates in proptest::collection::vec(fate(), 0..5),
+        deaths in proptest::collection::vec((0_usize..12, death()), 0..3),
+        rounds in 0_usize..14,
+        away in 0_usize..14,
+    ) {
+        let mut scene = Scene::machine();
+        scene.remote.fates = fates;
+        let mut deaths = deaths.into_iter();
+        for round in 0..rounds {
+            if scene.death.is_none_or(|(at, _)| at < scene.steps) {
+                scene.death = deaths.next().map(|(after, death)| (scene.steps + after, death));
+            }
+            scene.remote.error =
+                (round == away).then(|| ProviderError::Transient(reason("Unreachable")));
+            let after = scene.once().unwrap_or(1_000);
+            scene.wait(after.min(7_000));
+        }
+        scene.remote.error = None;
+        scene.death = None;
+        scene.nothing_under_way = false;
+        scene.delete();
+        scene.settle();
+        prop_assert!(scene.object().is_none(), "{:?}", scene.object());
+        scene.wait(120_000);
+        prop_assert!(scene.remote.resources.is_empty(), "leaks {:?}", scene.remote.resources);
+    }
 }
