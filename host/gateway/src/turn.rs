@@ -7,6 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 use capstan_api::ObjectKey;
 use capstan_core::contract::Effect;
 use sha2::{Digest, Sha256};
+use tracing::Instrument;
 
 use crate::endpoint::{self, Declared, EndpointConfig, Endpoints};
 use crate::ledger::{self, Exchange, Ledger};
@@ -143,7 +144,7 @@ impl Session {
         self.change = Some(Effect::Unknown);
         self.gateway.shared.changed(&self.scope.object);
         let (at, began) = (SystemTime::now(), Instant::now());
-        let answer = self.gateway.transport.exchange(&checked.endpoint, checked.wire.clone()).await;
+        let answer = self.exchange(call, &request, &checked).await;
         let effect = match &answer {
             Err(TransportError::NotSent(_)) => Effect::NotSent,
             Ok(response) if response.status < 500 => Effect::Answered,
@@ -217,7 +218,7 @@ impl Session {
             return self.read_now(call, request, &checked).await.1;
         };
         let shared = &self.gateway.shared;
-        let place = shared.place(read_key(&checked));
+        let place = shared.place(read_key(&self.scope.object.namespace, &checked));
         let mut answer = place.lock().await;
         let max_age = Duration::from_millis(max_age);
         if let Some(response) = answer.as_ref().and_then(|a| shared.serves(a, max_age, &self.scope.object)) {
@@ -235,9 +236,37 @@ impl Session {
         checked: &Checked,
     ) -> (Instant, Result<Response, HttpError>) {
         let (at, began) = (SystemTime::now(), Instant::now());
-        let answer = self.gateway.transport.exchange(&checked.endpoint, checked.wire.clone()).await;
+        let answer = self.exchange(call, request, checked).await;
         self.record(call, request, checked, &answer, (at, began), None);
         (began, finish(answer))
+    }
+
+    async fn exchange(
+        &self,
+        call: Call<'_>,
+        request: &Request,
+        checked: &Checked,
+    ) -> Result<WireResponse, TransportError> {
+        let object = &self.scope.object;
+        let span = tracing::debug_span!(
+            "http.send",
+            provider = self.scope.module,
+            kind = object.kind,
+            namespace = object.namespace,
+            name = object.name,
+            call = call.name,
+            endpoint = request.endpoint,
+            method = request.method.as_str(),
+            path = request.path,
+        );
+        let began = Instant::now();
+        let sent = self.gateway.transport.exchange(&checked.endpoint, checked.wire.clone());
+        let answer = sent.instrument(span.clone()).await;
+        span.in_scope(|| match &answer {
+            Ok(response) => tracing::debug!(status = response.status, took = ?began.elapsed(), "answered"),
+            Err(error) => tracing::debug!(%error, took = ?began.elapsed(), "not answered"),
+        });
+        answer
     }
 
     fn record(
@@ -251,17 +280,7 @@ impl Session {
     ) {
         let took = began.elapsed();
         let (module, object) = (&self.scope.module, &self.scope.object);
-        let (method, endpoint, path) = (request.method.as_str(), &request.endpoint, &request.path);
-        match answer {
-            Ok(response) => tracing::debug!(
-                provider = module, kind = object.kind, namespace = object.namespace, name = object.name,
-                call = call.name, endpoint, method, path, status = response.status, took = ?took, "http.send"
-            ),
-            Err(error) => tracing::debug!(
-                provider = module, kind = object.kind, namespace = object.namespace, name = object.name,
-                call = call.name, endpoint, method, path, %error, took = ?took, "http.send"
-            ),
-        }
+        let (method, endpoint) = (request.method.as_str(), &request.endpoint);
         let (outcome, response) = match answer {
             Ok(r) => (Ok((r.status, r.status_text.clone())), ledger::shown_response(request, &r.body)),
             Err(error) => (Err(error.to_string()), String::new()),
@@ -296,13 +315,14 @@ fn finish(answer: Result<WireResponse, TransportError>) -> Result<Response, Http
     }
 }
 
-/// Two reads are the same when they go to the same place with the same trust and say the same.
-fn read_key(checked: &Checked) -> Key {
+/// Two reads are the same when they are one tenant's, go to the same place with the same trust and say the same.
+fn read_key(tenant: &str, checked: &Checked) -> Key {
     let mut hash = Sha256::new();
     let mut part = |bytes: &[u8]| {
         hash.update((bytes.len() as u64).to_be_bytes());
         hash.update(bytes);
     };
+    part(tenant.as_bytes());
     part(checked.endpoint.origin.to_string().as_bytes());
     part(checked.endpoint.ca.as_deref().unwrap_or_default().as_bytes());
     part(checked.wire.method.as_str().as_bytes());

@@ -23,7 +23,6 @@ pub struct LoadError {
     /// Where the component came from.
     pub name: String,
     /// Why.
-    #[source]
     pub refusal: Refusal,
 }
 

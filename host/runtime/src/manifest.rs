@@ -222,7 +222,7 @@ impl<'de> Deserialize<'de> for Length {
 impl Serialize for Length {
     fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         let ms = self.0.as_millis();
-        to.serialize_str(&if ms % 1000 == 0 { format!("{}s", ms / 1000) } else { format!("{ms}ms") })
+        to.serialize_str(&if ms.is_multiple_of(1000) { format!("{}s", ms / 1000) } else { format!("{ms}ms") })
     }
 }
 
@@ -247,8 +247,8 @@ impl<'de> Deserialize<'de> for Size {
 impl Serialize for Size {
     fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         let text = match self.0 {
-            n if n > 0 && n % (1 << 20) == 0 => format!("{}Mi", n >> 20),
-            n if n > 0 && n % (1 << 10) == 0 => format!("{}Ki", n >> 10),
+            n if n > 0 && n.is_multiple_of(1 << 20) => format!("{}Mi", n >> 20),
+            n if n > 0 && n.is_multiple_of(1 << 10) => format!("{}Ki", n >> 10),
             n => n.to_string(),
         };
         to.serialize_str(&text)

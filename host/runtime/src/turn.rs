@@ -8,6 +8,7 @@ use capstan_core::turn::{Call, Outcome, Reply, TurnInput};
 use capstan_gateway::{Gateway, Session, TurnScope};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
+use tracing::Instrument;
 use wasmtime::component::Instance;
 use wasmtime::{Store, Trap, UpdateDeadline};
 
@@ -73,6 +74,7 @@ impl Turn {
         let mut store = Store::new(&engine.wasmtime, state);
         store.limiter(|state| &mut state.memory);
         store.set_hostcall_fuel(32 << 20);
+        store.set_max_component_handles(10_000);
         store.set_epoch_deadline(1);
         store.epoch_deadline_callback(|context| {
             context.data().meter.check_running()?;
@@ -106,7 +108,29 @@ impl Turn {
         granted: Granted,
         may_change: &(dyn Fn() -> bool + Sync),
     ) -> Outcome {
+        let subject = &self.input.subject;
         let (name, sends) = describe(&call);
+        let span = tracing::debug_span!(
+            "provider.call",
+            provider = &*self.name,
+            kind = subject.kind(),
+            namespace = subject.namespace(),
+            name = subject.name(),
+            uid = subject.uid(),
+            generation = subject.generation(),
+            call = name,
+        );
+        self.call_described(call, (name, sends), known, granted, may_change).instrument(span).await
+    }
+
+    async fn call_described(
+        &mut self,
+        call: Call,
+        (name, sends): (String, Sends),
+        known: BTreeMap<String, KnownPart>,
+        granted: Granted,
+        may_change: &(dyn Fn() -> bool + Sync),
+    ) -> Outcome {
         self.session.begin_call();
         let Some(mut instance) = self.instance.take() else {
             let rule = self.violated.clone().unwrap_or_else(|| "an earlier call of this turn was given up".to_owned());
@@ -176,12 +200,7 @@ impl Turn {
             Ok(Err(error)) => self.violated(&name, explain(&error)),
             Err(_) => self.violated(&name, "its task was stopped".to_owned()),
         };
-        let subject = &self.input.subject;
-        tracing::debug!(
-            provider = &*self.name, kind = subject.kind(), namespace = subject.namespace(), name = subject.name(),
-            uid = subject.uid(), generation = subject.generation(), call = name, ok = outcome.reply.is_ok(),
-            effect = ?outcome.effect, took = ?began.elapsed(), "provider.call"
-        );
+        tracing::debug!(ok = outcome.reply.is_ok(), effect = ?outcome.effect, took = ?began.elapsed(), "returned");
         outcome
     }
 

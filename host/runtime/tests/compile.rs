@@ -1,5 +1,7 @@
 //! Compiling in another process, and the cache of compiled code. Runs itself as the compiling process.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
 use std::path::Path;
 use std::process::ExitCode;
 

@@ -1,5 +1,7 @@
 //! The in-tree `simulated` provider, run as the host runs it against a scripted cloud.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
