@@ -37,6 +37,7 @@ lint:
 	cargo fmt --all --check
 	cargo fmt --all --check --manifest-path providers/Cargo.toml
 	cargo clippy --locked --release --workspace --all-targets -- -D warnings
+	cargo clippy --locked --manifest-path providers/Cargo.toml --all-targets -- -D warnings
 	@if command -v cargo-deny >/dev/null; then cargo deny --locked check bans licenses sources; fi
 
 fast: ## rules, contract, components: no engine, no kubectl

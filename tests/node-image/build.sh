@@ -23,7 +23,7 @@ trap 'rm -rf "$work"' EXIT
 # Copies a program and the shared libraries it loads into a root file system.
 install_program() { # program, path inside, root
   install -D -m 0755 "$1" "$3$2"
-  { ldd "$1" 2>/dev/null || true; } | grep -o '/[^ ]*' | while read -r library; do
+  { ldd "$1" 2>/dev/null | grep -o '/[^ ]*' || true; } | while read -r library; do
     [ -e "$3$library" ] || install -D -m 0755 "$(readlink -f "$library")" "$3$library"
   done
 }

@@ -17,25 +17,21 @@ fn workers(plane: &Plane) -> Result<Vec<Value>> {
     plane.items(&["machines", "-n", "default", "-l", "cluster.x-k8s.io/deployment-name=quickstart-workers"])
 }
 
-fn simulated_names(plane: &Plane) -> Result<Vec<String>> {
-    let url = plane.get(&["endpoints.capstan.dev", "-n", "default", "simulated"]).or_else(|_| {
-        plane
-            .get(&["providermodules.capstan.dev", "simulated"])
-            .map(|module| module["spec"]["endpoints"]["api"].clone())
-    })?;
-    let url = url["spec"]["url"].as_str().or(url["url"].as_str()).unwrap_or_default().to_owned();
+fn simulator(plane: &Plane, args: &[&str]) -> Result<String> {
     let output = std::process::Command::new(capstan_tests::plane::binary())
-        .args(["simulator", "list", "--address", &url, "-o", "json"])
+        .arg("simulator")
+        .args(args)
+        .arg("--state-dir")
+        .arg(&plane.dir)
         .output()?;
-    ensure!(output.status.success(), "capstan simulator list: {}", String::from_utf8_lossy(&output.stderr));
-    let listed: Value = serde_json::from_slice(&output.stdout)?;
-    Ok(listed["machines"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .filter_map(|m| m["name"].as_str())
-        .map(str::to_owned)
-        .collect())
+    ensure!(output.status.success(), "capstan simulator {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+fn simulated_names(plane: &Plane) -> Result<Vec<String>> {
+    let listed: Value = serde_json::from_str(&simulator(plane, &["list", "-o", "json"])?)?;
+    let machines = listed["machines"].as_array().cloned().unwrap_or_default();
+    Ok(machines.iter().filter_map(|m| m["name"].as_str()).map(str::to_owned).collect())
 }
 
 /// Changing requests of the management API so far, Events and Leases aside.
@@ -177,12 +173,7 @@ fn scale_roll_lose_and_delete() -> Result<()> {
     let name = lost["metadata"]["name"].as_str().unwrap_or_default().to_owned();
     let provider_id =
         lost["spec"]["providerID"].as_str().unwrap_or_default().trim_start_matches("simulated://").to_owned();
-    let module = plane.get(&["providermodules.capstan.dev", "simulated"])?;
-    let url = module["spec"]["endpoints"]["api"]["url"].as_str().unwrap_or_default().to_owned();
-    let output = std::process::Command::new(capstan_tests::plane::binary())
-        .args(["simulator", "fault", "--address", &url, &provider_id, "lose"])
-        .output()?;
-    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    simulator(&plane, &["fault", &provider_id, "lose"])?;
     plane.until(2 * MINUTE, "the loss is reported on the Machine", || {
         let machine = plane.get(&["machine", &name])?;
         let conditions = machine["status"]["conditions"].as_array().cloned().unwrap_or_default();
