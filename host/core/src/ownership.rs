@@ -35,11 +35,34 @@ pub fn with_owner(object: &Object, owner: &OwnerReference) -> Result<Option<Vec<
     Ok(Some(all))
 }
 
+/// Labels and annotations that an object takes over from the template that its Machine was made from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Inherited {
+    /// Labels.
+    pub labels: Vec<(String, String)>,
+    /// Annotations.
+    pub annotations: Vec<(String, String)>,
+}
+
 /// Puts what is missing of owner reference and cluster label on an object on the plan, as one patch.
 ///
 /// # Errors
 /// When another object controls it; a text for a person.
 pub fn claim(plan: &mut Plan, object: &Arc<Object>, owner: &OwnerReference, cluster: &str) -> Result<(), String> {
+    claim_and_describe(plan, object, owner, cluster, &Inherited::default())
+}
+
+/// [`claim`], with further labels and annotations.
+///
+/// # Errors
+/// When another object controls it; a text for a person.
+pub fn claim_and_describe(
+    plan: &mut Plan,
+    object: &Arc<Object>,
+    owner: &OwnerReference,
+    cluster: &str,
+    inherited: &Inherited,
+) -> Result<(), String> {
     let owners = with_owner(object, owner)
         .map_err(|other| format!("{} is controlled by {} {} already", object.key(), other.kind, other.name))?;
     if object.is_deleting() {
@@ -50,8 +73,23 @@ pub fn claim(plan: &mut Plan, object: &Arc<Object>, owner: &OwnerReference, clus
     if let Some(owners) = owners {
         metadata.insert("ownerReferences".into(), json!(owners));
     }
+    let mut labels: Map<String, Value> = Map::new();
     if object.label(CLUSTER_NAME) != Some(cluster) {
-        metadata.insert("labels".into(), json!({CLUSTER_NAME: cluster}));
+        labels.insert(CLUSTER_NAME.into(), cluster.into());
+    }
+    for (key, value) in inherited.labels.iter().filter(|(key, value)| object.label(key) != Some(value)) {
+        labels.insert(key.clone(), value.clone().into());
+    }
+    let annotations: Map<String, Value> = inherited
+        .annotations
+        .iter()
+        .filter(|(key, value)| object.annotation(key) != Some(value))
+        .map(|(key, value)| (key.clone(), value.clone().into()))
+        .collect();
+    for (field, entries) in [("labels", labels), ("annotations", annotations)] {
+        if !entries.is_empty() {
+            metadata.insert(field.into(), entries.into());
+        }
     }
     if !metadata.is_empty() {
         plan.writes.push(Write::Patch {

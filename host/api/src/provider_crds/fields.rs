@@ -73,7 +73,12 @@ pub(super) fn merge(duty: Duty, contract: &str, schema: &mut Value) {
 fn put(schema: &mut Value, part: &str, fields: Vec<(&str, Value)>) {
     let at = format!("/properties/{part}");
     if !schema.pointer(&at).is_some_and(Value::is_object) {
-        set(schema, &at, json!({"type": "object", "description": "The observed state."}));
+        set(schema, &at, json!({"type": "object"}));
+    }
+    let description = format!("{at}/description");
+    if schema.pointer(&description).is_none() {
+        let about = if part == "spec" { "The desired state." } else { "The observed state." };
+        set(schema, &description, about.into());
     }
     for (name, value) in fields {
         let pointer = format!("{at}/properties/{name}");

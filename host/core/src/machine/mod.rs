@@ -64,8 +64,10 @@ pub fn decide_machine(key: &ObjectKey, view: &dyn View, now: u64) -> Result<Plan
 
     draft.add_finalizer(MACHINE_FINALIZER);
     belong(&mut draft, &cluster);
-    phases::bootstrap(&mut draft, &mut plan, &cluster, view)?;
-    phases::infrastructure(&mut draft, &mut plan, &cluster, view)?;
+    let owner = controller(&machine, view)?;
+    let whose = phases::Whose::of(&cluster, owner.as_deref());
+    phases::bootstrap(&mut draft, &mut plan, &whose, view)?;
+    phases::infrastructure(&mut draft, &mut plan, &whose, view)?;
     let state = node::look(&draft.new, &cluster, view);
     node::bind(&mut draft, &state, &mut plan);
     if let node::State::Found(found) = &state {

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::conditions::Condition;
 use crate::contract_read::{Duck, Found, Reference, follow};
 use crate::difference::Draft;
-use crate::ownership::claim;
+use crate::ownership::{Inherited, claim_and_describe};
 use crate::plan::Plan;
 use crate::view::{NotNow, View};
 
@@ -16,8 +16,30 @@ const INFRASTRUCTURE: &str = "InfrastructureReady";
 const DATA_CREATED: &str = "/status/initialization/bootstrapDataSecretCreated";
 const PROVISIONED: &str = "/status/initialization/infrastructureProvisioned";
 
+/// What the Machine's config and infrastructure carry besides their own.
+pub(super) struct Whose<'a> {
+    /// Name of the Cluster.
+    cluster: &'a str,
+    /// From the MachineSet's template.
+    inherited: Inherited,
+}
+
+impl<'a> Whose<'a> {
+    /// `owner`: what controls the Machine.
+    pub(super) fn of(cluster: &'a Object, owner: Option<&Object>) -> Self {
+        let entries = |map: &str| -> Vec<(String, String)> {
+            let template = owner.filter(|o| o.kind() == "MachineSet");
+            let all =
+                template.and_then(|set| set.at(&format!("/spec/template/metadata/{map}"))).and_then(Value::as_object);
+            all.into_iter().flatten().filter_map(|(k, v)| Some((k.clone(), v.as_str()?.to_owned()))).collect()
+        };
+        let inherited = Inherited { labels: entries("labels"), annotations: entries("annotations") };
+        Self { cluster: cluster.name(), inherited }
+    }
+}
+
 /// `dataSecretName`, from the BootstrapConfig or from the user.
-pub(super) fn bootstrap(draft: &mut Draft, plan: &mut Plan, cluster: &Object, view: &dyn View) -> Result<(), NotNow> {
+pub(super) fn bootstrap(draft: &mut Draft, plan: &mut Plan, whose: &Whose<'_>, view: &dyn View) -> Result<(), NotNow> {
     let path = "spec.bootstrap.configRef";
     let Some(reference) = Reference::at(&draft.new, "/spec/bootstrap/configRef") else {
         if draft.new.at("/spec/bootstrap/dataSecretName").is_some_and(Value::is_string) {
@@ -30,7 +52,7 @@ pub(super) fn bootstrap(draft: &mut Draft, plan: &mut Plan, cluster: &Object, vi
         return Ok(());
     };
     let done = draft.new.bool_at(DATA_CREATED);
-    let Some(config) = referenced(draft, plan, cluster, view, path, &reference, BOOTSTRAP, done)? else {
+    let Some(config) = referenced(draft, plan, whose, view, path, &reference, BOOTSTRAP, done)? else {
         return Ok(());
     };
     let mut condition = config.mirrored(BOOTSTRAP, "Ready", "dataSecretCreated", "ready");
@@ -60,7 +82,7 @@ pub(super) fn bootstrap(draft: &mut Draft, plan: &mut Plan, cluster: &Object, vi
 pub(super) fn infrastructure(
     draft: &mut Draft,
     plan: &mut Plan,
-    cluster: &Object,
+    whose: &Whose<'_>,
     view: &dyn View,
 ) -> Result<(), NotNow> {
     let path = "spec.infrastructureRef";
@@ -69,7 +91,7 @@ pub(super) fn infrastructure(
         return Ok(());
     };
     let done = draft.new.bool_at(PROVISIONED);
-    let Some(infra) = referenced(draft, plan, cluster, view, path, &reference, INFRASTRUCTURE, done)? else {
+    let Some(infra) = referenced(draft, plan, whose, view, path, &reference, INFRASTRUCTURE, done)? else {
         return Ok(());
     };
     let mut condition = infra.mirrored(INFRASTRUCTURE, "Ready", "provisioned", "ready");
@@ -126,7 +148,7 @@ fn take(draft: &mut Draft, infra: &Duck) {
 fn referenced(
     draft: &mut Draft,
     plan: &mut Plan,
-    cluster: &Object,
+    whose: &Whose<'_>,
     view: &dyn View,
     path: &str,
     reference: &Reference,
@@ -152,7 +174,8 @@ fn referenced(
             return Ok(None);
         }
     };
-    if let Err(message) = claim(plan, &duck.object, &draft.old.as_owner(true), cluster.name()) {
+    let owner = draft.old.as_owner(true);
+    if let Err(message) = claim_and_describe(plan, &duck.object, &owner, whose.cluster, &whose.inherited) {
         let message = format!("{path}: {message}; two Machines cannot share it");
         draft.condition(Condition::no(condition, "InvalidReference", message));
         return Ok(None);

@@ -79,7 +79,9 @@ fn a_deployment_makes_a_set_and_settles() {
 /// Runs a rollout to its end, checking the bounds after every decision. `breaks` may make Nodes not ready.
 fn roll(world: &mut World, fewest: usize, most: usize, breaks: impl Fn(&World, usize, &Object) -> bool) {
     let was_available = available(world) >= fewest;
-    for step in 0..40 {
+    let mut quiet = 0;
+    for step in 0..60 {
+        let before = world.writes.len();
         for _ in 0..60 {
             let wrote = round(world);
             let (available, all) = (available(world), world.all("Machine").len());
@@ -93,6 +95,11 @@ fn roll(world: &mut World, fewest: usize, most: usize, breaks: impl Fn(&World, u
             world.all("Machine").iter().map(|m| (m.name().to_owned(), !breaks(world, step, m))).collect();
         serve_all(world, |m| snapshot.iter().any(|(name, ok)| name == m.name() && *ok));
         wait(world, 3);
+        // Nothing moved for a while, and nothing that was to break at a later step is still to come.
+        quiet = if world.writes.len() == before { quiet + 1 } else { 0 };
+        if step > 12 && quiet > 4 {
+            break;
+        }
     }
     settle(world);
 }

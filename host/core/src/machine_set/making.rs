@@ -244,7 +244,8 @@ impl<'a> Maker<'a> {
     }
 
     /// Carries over, in place, what needs no new Machine: labels, annotations, deletion time limits, minReadySeconds,
-    /// readiness gates and taints. Labels and annotations are added and changed, never taken away.
+    /// readiness gates and taints. Labels and annotations are added and changed, never taken away. (The Machine carries
+    /// them on to its InfraMachine and BootstrapConfig.)
     pub(super) fn keep_in_step(&self, machine: &Object, plan: &mut Plan) {
         let mut new = machine.clone();
         self.describe(&mut new);

@@ -4,8 +4,7 @@
 //! their controller, so nothing that is made is ever without an owner. Which Machines go when there are too many is
 //! said in [`priority`]. A MachineSet never replaces Machines because its template changed.
 //!
-//! Not here yet: replacement of unhealthy Machines (it comes with MachineHealthCheck), and keeping the metadata of
-//! InfraMachines and BootstrapConfigs in step after they were made.
+//! Not here yet: replacement of unhealthy Machines (it comes with MachineHealthCheck).
 
 pub(crate) mod making;
 mod preflight;
@@ -85,6 +84,9 @@ pub fn decide_machine_set(key: &ObjectKey, view: &dyn View, now: u64) -> Result<
         maker.own_templates(&mut plan);
     }
     let mut blocked = maker.blocked.clone();
+    if cluster.is_deleting() {
+        blocked.push(format!("Cluster {} is being deleted", cluster.name()));
+    }
     let wanted = usize::try_from(spec.replicas.unwrap_or(1)).unwrap_or_default();
     if all.len() < wanted && set.annotation(DISABLE_MACHINE_CREATE).is_none() {
         if blocked.is_empty() {

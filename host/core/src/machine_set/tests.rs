@@ -241,6 +241,10 @@ fn what_needs_no_new_machine_is_carried_over() {
     let machine = world.find(&core("Machine", &name)).unwrap();
     assert_eq!(machine.label("new"), Some("label"));
     assert_eq!(machine.annotation("new"), Some("annotation"));
+    for kind in ["SimMachine", "KubeadmConfig"] {
+        let object = world.find(&provider(kind, &name)).unwrap();
+        assert_eq!((object.label("new"), object.annotation("new")), (Some("label"), Some("annotation")), "{kind}");
+    }
     assert_eq!(machine.int_at("/spec/minReadySeconds"), Some(7));
     assert_eq!(
         machine.at("/spec/deletion"),
@@ -255,6 +259,14 @@ fn an_infra_machine_that_vanished_after_use_is_not_made_again() {
     world.delete(&provider("SimMachine", &name));
     settle(&mut world);
     assert!(world.find(&provider("SimMachine", &name)).is_none());
+}
+
+#[test]
+fn nothing_is_made_for_a_cluster_that_goes() {
+    let mut world = world(2);
+    world.delete(&core("Cluster", "c"));
+    world.apply(&plan(&world));
+    assert!(world.all("Machine").is_empty());
 }
 
 #[test]
