@@ -1,7 +1,7 @@
 //! Reading bodies: JSON and YAML into values, with every key that is there twice reported.
 
 use crate::status::Status;
-use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 use std::cell::RefCell;
 use std::fmt;
@@ -19,12 +19,12 @@ const DEPTH: usize = 100;
 
 /// Reads JSON.
 pub(crate) fn json(bytes: &[u8]) -> Result<Decoded, Status> {
-    let state = State::default();
+    let duplicates = Duplicates::default();
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);
-    let value = Node { state: &state, depth: 0 }.deserialize(&mut deserializer);
+    let value = Node::root(&duplicates).deserialize(&mut deserializer);
     let value = value.and_then(|value| deserializer.end().map(|()| value));
     let value = value.map_err(|error| Status::bad_request(format!("the body is not valid JSON: {error}")))?;
-    Ok(Decoded { value, duplicates: state.duplicates.into_inner() })
+    Ok(Decoded { value, duplicates: duplicates.into_inner() })
 }
 
 /// Reads YAML, of which JSON is a part.
@@ -36,29 +36,43 @@ pub(crate) fn yaml(bytes: &[u8]) -> Result<Decoded, Status> {
         }
     }
     let text = std::str::from_utf8(bytes).map_err(|_| Status::bad_request("the body is not valid UTF-8"))?;
-    let state = State::default();
+    let duplicates = Duplicates::default();
     let options = serde_saphyr::options! { duplicate_keys: serde_saphyr::DuplicateKeyPolicy::PassThrough };
     let value = serde_saphyr::with_deserializer_from_str_with_options(text, options, |deserializer| {
-        Node { state: &state, depth: 0 }.deserialize(deserializer)
+        Node::root(&duplicates).deserialize(deserializer)
     });
     let value = value.map_err(|error| Status::bad_request(format!("error decoding YAML: {error}")))?;
-    Ok(Decoded { value, duplicates: state.duplicates.into_inner() })
+    Ok(Decoded { value, duplicates: duplicates.into_inner() })
 }
 
-#[derive(Default)]
-struct State {
-    path: RefCell<Vec<String>>,
-    duplicates: RefCell<Vec<String>>,
+/// The duplicates found so far.
+type Duplicates = RefCell<Vec<String>>;
+
+/// How many duplicates are told at most.
+const TOLD: usize = 32;
+
+/// Where in the body we are: linked on the stack, so that it costs nothing until a duplicate is found.
+struct Frame<'a> {
+    parent: Option<&'a Frame<'a>>,
+    at: RefCell<At>,
 }
 
-impl State {
+enum At {
+    Key(String),
+    Index(usize),
+}
+
+impl Frame<'_> {
     fn path(&self) -> String {
-        let mut text = String::new();
-        for part in self.path.borrow().iter() {
-            if !text.is_empty() && !part.starts_with('[') {
-                text.push('.');
+        let mut text = self.parent.map(Frame::path).unwrap_or_default();
+        match &*self.at.borrow() {
+            At::Key(key) => {
+                if !text.is_empty() {
+                    text.push('.');
+                }
+                text.push_str(key);
             }
-            text.push_str(part);
+            At::Index(index) => text.push_str(&format!("[{index}]")),
         }
         text
     }
@@ -66,13 +80,28 @@ impl State {
 
 #[derive(Clone, Copy)]
 struct Node<'a> {
-    state: &'a State,
+    duplicates: &'a Duplicates,
+    parent: Option<&'a Frame<'a>>,
     depth: usize,
 }
 
-impl Node<'_> {
-    fn below(self) -> Option<Self> {
-        (self.depth < DEPTH).then_some(Node { state: self.state, depth: self.depth + 1 })
+impl<'a> Node<'a> {
+    fn root(duplicates: &'a Duplicates) -> Node<'a> {
+        Node { duplicates, parent: None, depth: 0 }
+    }
+
+    fn frame<E: serde::de::Error>(self, at: At) -> Result<Frame<'a>, E> {
+        if self.depth >= DEPTH {
+            return Err(E::custom("exceeded max depth"));
+        }
+        Ok(Frame { parent: self.parent, at: RefCell::new(at) })
+    }
+
+    fn below<'b>(self, frame: &'b Frame<'b>) -> Node<'b>
+    where
+        'a: 'b,
+    {
+        Node { duplicates: self.duplicates, parent: Some(frame), depth: self.depth + 1 }
     }
 }
 
@@ -132,34 +161,32 @@ impl<'de> Visitor<'de> for Node<'_> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
-        let below = self.below().ok_or_else(|| A::Error::custom("exceeded max depth"))?;
+        let frame = self.frame(At::Index(0))?;
         let mut out = Vec::new();
-        loop {
-            self.state.path.borrow_mut().push(format!("[{}]", out.len()));
-            let item = items.next_element_seed(below)?;
-            self.state.path.borrow_mut().pop();
-            match item {
-                Some(item) => out.push(item),
-                None => return Ok(Value::Array(out)),
-            }
+        while let Some(item) = items.next_element_seed(self.below(&frame))? {
+            out.push(item);
+            frame.at.replace(At::Index(out.len()));
         }
+        Ok(Value::Array(out))
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
-        let below = self.below().ok_or_else(|| A::Error::custom("exceeded max depth"))?;
+        let frame = self.frame(At::Index(0))?;
         let mut out = Map::new();
         while let Some(key) = entries.next_key_seed(MapKey)? {
-            self.state.path.borrow_mut().push(key.clone());
-            if out.contains_key(&key) {
-                let path = self.state.path();
-                let mut duplicates = self.state.duplicates.borrow_mut();
-                if duplicates.len() < 32 && !duplicates.contains(&path) {
+            let double = out.contains_key(&key);
+            frame.at.replace(At::Key(key));
+            if double {
+                let path = frame.path();
+                let mut duplicates = self.duplicates.borrow_mut();
+                if duplicates.len() < TOLD && !duplicates.contains(&path) {
                     duplicates.push(path);
                 }
             }
-            let value = entries.next_value_seed(below)?;
-            self.state.path.borrow_mut().pop();
-            out.insert(key, value);
+            let value = entries.next_value_seed(self.below(&frame))?;
+            if let At::Key(key) = frame.at.replace(At::Index(0)) {
+                out.insert(key, value);
+            }
         }
         Ok(Value::Object(out))
     }
