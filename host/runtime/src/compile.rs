@@ -54,6 +54,9 @@ pub(crate) fn compile(compiler: &Compiler, component: &[u8]) -> Result<Vec<u8>, 
             let mut child = Command::new(program)
                 .args(args)
                 .env_clear()
+                // Many cores mean many threads, whose stacks and heaps would not fit the limit.
+                .env("RAYON_NUM_THREADS", "4")
+                .env("MALLOC_ARENA_MAX", "4")
                 .stdin(Stdio::piped())
                 .stdout(Stdio::piped())
                 .stderr(Stdio::piped())

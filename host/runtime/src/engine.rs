@@ -135,8 +135,18 @@ impl Engine {
     ///
     /// # Errors
     /// See [`EngineError`].
-    pub fn new(config: EngineConfig) -> Result<Self, EngineError> {
-        let wasmtime = wasmtime_engine(Some(&config)).map_err(|e| EngineError::Wasmtime(format!("{e:#}")))?;
+    pub fn new(mut config: EngineConfig) -> Result<Self, EngineError> {
+        // Each place takes some 8 GiB of address space (not of memory), which a process may be denied (`ulimit -v`).
+        let wasmtime = loop {
+            match wasmtime_engine(Some(&config)) {
+                Ok(engine) => break engine,
+                Err(error) if config.slots <= 4 => return Err(EngineError::Wasmtime(format!("{error:#}"))),
+                Err(error) => {
+                    config.slots /= 2;
+                    tracing::warn!(%error, turns = config.slots, "no address space for so many turns at a time: trying fewer");
+                }
+            }
+        };
         let v0_1 = v0_1::linker(&wasmtime).map_err(|e| EngineError::Wasmtime(format!("{e:#}")))?;
         let cache = match &config.cache_dir {
             Some(dir) => {

@@ -84,7 +84,8 @@ async fn a_secret_is_sent_and_never_seen() {
 
 #[tokio::test]
 async fn the_effect_is_what_was_sent_and_answered() {
-    let cases: [(fn() -> Result<_, TransportError>, Effect); 5] = [
+    type Told = fn() -> Result<capstan_gateway::WireResponse, TransportError>;
+    let cases: [(Told, Effect); 5] = [
         (|| answer(201, "x"), Effect::Answered),
         (|| answer(409, "taken"), Effect::Answered),
         (|| answer(503, ""), Effect::Unknown),

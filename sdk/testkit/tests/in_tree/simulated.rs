@@ -1,10 +1,4 @@
-//! The in-tree `simulated` provider, run as the host runs it against a scripted cloud.
-
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
-
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::sync::OnceLock;
+//! The `simulated` provider against a scripted cloud.
 
 use capstan_core::contract::{Absence, Effect, MachinePhase, Presence, Progress, ProviderError};
 use capstan_core::turn::{Call, MachineInput, Reply, TurnInput};
@@ -12,30 +6,7 @@ use capstan_testkit::{Answer, Asked, Cloud, Testkit};
 use serde_json::json;
 
 fn kit() -> &'static Testkit {
-    static KIT: OnceLock<Testkit> = OnceLock::new();
-    KIT.get_or_init(|| {
-        let providers = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../providers");
-        let status = Command::new(env!("CARGO"))
-            .args([
-                "build",
-                "--quiet",
-                "--release",
-                "--locked",
-                "--target",
-                "wasm32-unknown-unknown",
-                "-p",
-                "simulated",
-            ])
-            .arg("--manifest-path")
-            .arg(providers.join("Cargo.toml"))
-            .env_remove("RUSTFLAGS")
-            .env_remove("CARGO_TARGET_DIR")
-            .status()
-            .expect("cargo runs");
-        assert!(status.success(), "the provider does not build (rustup target add wasm32-unknown-unknown)");
-        let built: PathBuf = providers.join("target/wasm32-unknown-unknown/release/simulated.wasm");
-        Testkit::load(&built).expect("the host accepts it")
-    })
+    crate::provider("simulated")
 }
 
 fn machine() -> TurnInput {
