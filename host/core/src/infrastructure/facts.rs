@@ -338,8 +338,7 @@ fn ready_condition(desk: &Desk<'_>, draft: &mut Draft, facts: Option<&Facts>, st
         all.join("; ")
     };
     let ready = if let Some(problem) = desk.problems.first() {
-        let reason = if desk.vanished.is_empty() { problem.reason.as_str() } else { "InfrastructureDeleted" };
-        Condition::no("Ready", reason, provider::messages(&desk.problems))
+        Condition::no("Ready", &problem.reason, provider::messages(&desk.problems))
     } else if let Some(bad) = bad.filter(|bad| bad.kind == "Ready" || state.status == Status::True) {
         let message = if bad.message.is_empty() { bad.kind } else { bad.message };
         Condition::no("Ready", &bad.reason, message)

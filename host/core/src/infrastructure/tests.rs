@@ -88,6 +88,7 @@ fn a_machine_that_vanished_is_reported_and_never_made_anew() {
     let (status, reason, message) = scene.condition("Ready");
     assert_eq!((status.as_str(), reason.as_str()), ("False", "InfrastructureDeleted"));
     assert!(message.contains("vm (m/vm) was there and is gone"), "{message}");
+    assert_eq!(scene.events.iter().filter(|event| *event == "InfrastructureDeleted").count(), 1);
     // Nothing flips back.
     assert_eq!(scene.status("/initialization/provisioned"), true);
     assert_eq!(scene.object().unwrap().str_at("/spec/providerID"), Some("imaginary://m/vm"));

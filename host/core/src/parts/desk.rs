@@ -55,8 +55,6 @@ pub(crate) struct Desk<'a> {
     pub notes: Vec<Reason>,
     /// Differences that only a replacement can cure.
     pub outdated: Vec<Reason>,
-    /// Parts that were there and are not.
-    pub vanished: Vec<String>,
     /// Parts whose operation was seen and not begun here: it is seen again, so it is not put on record.
     pub seen_operations: BTreeSet<String>,
     /// A part could not be looked at: what is known of it may be out of date.
@@ -78,7 +76,6 @@ impl<'a> Desk<'a> {
             problems: Vec::new(),
             notes: Vec::new(),
             outdated: Vec::new(),
-            vanished: Vec::new(),
             seen_operations: BTreeSet::new(),
             blind: false,
             again: None,

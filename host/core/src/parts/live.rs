@@ -164,10 +164,9 @@ fn absent(
                 entry.state = None;
                 entry.operation = None;
             }
-            desk.vanished.push(part.name.clone());
             let id = entry.id.as_deref().unwrap_or_default();
             let message = format!("{} ({id}) was there and is gone; it is not created anew", part.name);
-            desk.problems.push(Problem::new(&part_code(&part.name, "Missing"), message));
+            desk.problems.push(Problem::new("InfrastructureDeleted", message));
             return Ok(false);
         }
         if entry.confirmed {
