@@ -3,6 +3,7 @@
 //! Core controllers read provider objects as unstructured data (design, section 4); typed kinds are
 //! read from an [`Object`] with [`Object::parse`].
 
+use std::borrow::Cow;
 use std::fmt;
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -98,6 +99,11 @@ impl OwnerReference {
 #[serde(transparent)]
 pub struct Object(pub Map<String, Value>);
 
+/// A word of a JSON pointer without its escapes.
+fn unescaped(word: &str) -> Cow<'_, str> {
+    if word.contains('~') { Cow::Owned(word.replace("~1", "/").replace("~0", "~")) } else { Cow::Borrowed(word) }
+}
+
 impl Object {
     /// An object of this kind with a name and nothing else. `namespace` may be empty.
     pub fn new(gvk: &Gvk, namespace: &str, name: &str) -> Self {
@@ -141,16 +147,16 @@ impl Object {
 
     /// The value at a JSON pointer, such as `/spec/replicas`.
     pub fn at(&self, pointer: &str) -> Option<&Value> {
-        let rest = pointer.strip_prefix('/')?;
-        let (first, more) = match rest.split_once('/') {
-            Some((first, more)) => (first, Some(more)),
-            None => (rest, None),
-        };
-        let child = self.0.get(&first.replace("~1", "/").replace("~0", "~"))?;
-        match more {
-            Some(more) => child.pointer(&format!("/{more}")),
-            None => Some(child),
+        let mut parts = pointer.strip_prefix('/')?.split('/');
+        let mut at = self.0.get(unescaped(parts.next()?).as_ref())?;
+        for part in parts {
+            at = match at {
+                Value::Object(map) => map.get(unescaped(part).as_ref())?,
+                Value::Array(list) => list.get(part.parse::<usize>().ok()?)?,
+                _ => return None,
+            };
         }
+        Some(at)
     }
 
     /// The string at a JSON pointer; `None` when absent, empty or no string.
@@ -175,12 +181,14 @@ impl Object {
         let mut map = &mut self.0;
         let mut parts = path.split('/').peekable();
         while let Some(part) = parts.next() {
-            let part = part.replace("~1", "/").replace("~0", "~");
+            let part = unescaped(part);
             if parts.peek().is_none() {
-                map.insert(part, value);
+                map.insert(part.into_owned(), value);
                 return;
             }
-            let Value::Object(next) = map.entry(part).or_insert_with(|| Value::Object(Map::new())) else { return };
+            let Value::Object(next) = map.entry(part.into_owned()).or_insert_with(|| Value::Object(Map::new())) else {
+                return;
+            };
             map = next;
         }
     }
@@ -190,10 +198,10 @@ impl Object {
         let (parents, last) = pointer.strip_prefix('/')?.rsplit_once('/').unwrap_or(("", pointer.strip_prefix('/')?));
         let mut map = &mut self.0;
         for part in parents.split('/').filter(|part| !part.is_empty()) {
-            let Value::Object(next) = map.get_mut(&part.replace("~1", "/").replace("~0", "~"))? else { return None };
+            let Value::Object(next) = map.get_mut(unescaped(part).as_ref())? else { return None };
             map = next;
         }
-        map.shift_remove(&last.replace("~1", "/").replace("~0", "~"))
+        map.shift_remove(unescaped(last).as_ref())
     }
 
     /// `apiVersion`.

@@ -97,7 +97,7 @@ fn roll(world: &mut World, fewest: usize, most: usize, breaks: impl Fn(&World, u
         wait(world, 3);
         // Nothing moved for a while, and nothing that was to break at a later step is still to come.
         quiet = if world.writes.len() == before { quiet + 1 } else { 0 };
-        if step > 12 && quiet > 4 {
+        if step > 8 && quiet > 2 {
             break;
         }
     }
@@ -322,7 +322,7 @@ fn the_old_nodes_are_avoided_while_rolling() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 12, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 6, ..ProptestConfig::default() })]
 
     /// The whole of MachineDeployment, MachineSet and Machine, with Nodes that break and heal.
     #[test]
@@ -330,7 +330,7 @@ proptest! {
         replicas in 1_i64..5,
         surge in 0_i64..3,
         unavailable in 0_i64..3,
-        broken in proptest::collection::vec((0_usize..12, 0_usize..4), 0..3),
+        broken in proptest::collection::vec((0_usize..8, 0_usize..4), 0..3),
     ) {
         let mut world = running(replicas);
         let old = alive(&world);

@@ -1,3 +1,4 @@
+use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
@@ -283,4 +284,69 @@ fn a_deleted_set_takes_its_machines_along() {
     world.delete(&core("MachineSet", "s"));
     settle(&mut world);
     assert!(world.all("Machine").is_empty() && world.all("MachineSet").is_empty());
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    Scale(i64),
+    Break(usize),
+    Heal,
+    Delete(usize),
+}
+
+fn events() -> impl Strategy<Value = Vec<Event>> {
+    let one = prop_oneof![
+        (0_i64..6).prop_map(Event::Scale),
+        (0_usize..6).prop_map(Event::Break),
+        Just(Event::Heal),
+        (0_usize..6).prop_map(Event::Delete),
+    ];
+    proptest::collection::vec(one, 1..8)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 16, ..ProptestConfig::default() })]
+
+    /// Whatever happens, the set comes to its number, never makes more, and takes away first what nobody misses.
+    #[test]
+    fn a_set_comes_to_its_number(events in events()) {
+        let mut world = running(2);
+        let mut broken: BTreeSet<String> = BTreeSet::new();
+        for event in events {
+            let names = alive(&world);
+            let available = |world: &World| {
+                let machines = world.all("Machine");
+                machines.iter().filter(|m| !m.is_deleting() && Condition::holds(m, "Available")).count()
+            };
+            let before = available(&world);
+            match event {
+                Event::Scale(n) => {
+                    world.edit(&core("MachineSet", "s"), |o| o.set("/spec/replicas", n.into()));
+                }
+                Event::Break(at) => broken.extend(names.get(at).cloned()),
+                Event::Heal => broken.clear(),
+                Event::Delete(at) => {
+                    if let Some(name) = names.get(at) {
+                        world.delete(&core("Machine", name));
+                    }
+                }
+            }
+            let wanted = usize::try_from(set(&world).int_at("/spec/replicas").unwrap()).unwrap();
+            for _ in 0..4 {
+                settle(&mut world);
+                let there = world.all("Machine").len();
+                prop_assert_eq!(there, wanted, "after {:?}", event);
+                if let Event::Scale(_) = event {
+                    prop_assert!(available(&world) >= before.min(wanted), "an available one was taken away");
+                }
+                serve_all(&mut world, |m| !broken.contains(m.name()));
+                wait(&mut world, 3);
+            }
+            settle(&mut world);
+        }
+        wait(&mut world, 60);
+        settle(&mut world);
+        wait(&mut world, 3600);
+        prop_assert_eq!(settle(&mut world), 0);
+    }
 }
