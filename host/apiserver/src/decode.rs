@@ -15,7 +15,7 @@ pub(crate) struct Decoded {
 }
 
 /// How deep a body may nest: far above any object, far below the stack.
-const DEPTH: usize = 100;
+pub(crate) const DEPTH: usize = 100;
 
 /// Reads JSON.
 pub(crate) fn json(bytes: &[u8]) -> Result<Decoded, Status> {

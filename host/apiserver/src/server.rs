@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use tokio_util::sync::CancellationToken;
 
 /// The greatest body of a request, in bytes, as in Kubernetes.
-const BODY_LIMIT: usize = 3 << 20;
+pub(crate) const BODY_LIMIT: usize = 3 << 20;
 
 /// Why a server cannot be made.
 #[derive(Debug, thiserror::Error)]
@@ -187,6 +187,14 @@ impl ApiServer {
         let answer = answer.unwrap_or_else(|_| Err(Status::internal("the request made the server panic; see its log")));
         let mut answer = answer.unwrap_or_else(|status| refuse(&status));
         labels.code = answer.status().as_u16();
+        tracing::debug!(
+            verb = labels.verb,
+            group = labels.group,
+            resource = labels.resource,
+            subresource = labels.subresource,
+            code = labels.code,
+            "answered"
+        );
         self.inner.metrics.count(labels);
         if head {
             *answer.body_mut() = ResponseBody::full(Bytes::new());

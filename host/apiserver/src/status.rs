@@ -133,7 +133,7 @@ impl Status {
 
     /// 413: too much.
     pub fn too_large(limit: usize) -> Status {
-        Status::new(413, "RequestEntityTooLarge", format!("the request body is larger than the limit of {limit} bytes"))
+        Status::new(413, "RequestEntityTooLarge", format!("the request is larger than the limit of {limit} bytes"))
     }
 
     /// 415: a form the body may not have.

@@ -5,6 +5,7 @@ use crate::kinds;
 use crate::options::{AdmissionRequest, Operation};
 use crate::response::ResponseBody;
 use crate::schema::{self, FieldError, FieldErrorKind};
+use crate::server::BODY_LIMIT;
 use crate::status::Status;
 use crate::store::{Change, Draft, Object, Refusal};
 use http::Response;
@@ -116,7 +117,7 @@ impl Call<'_> {
             let change = if gone {
                 Change::Delete { expected: current.revision }
             } else {
-                Change::Replace { expected: current.revision, draft: Draft::new(&stored) }
+                Change::Replace { expected: current.revision, draft: bounded(&stored)? }
             };
             let committed = match store.commit(&self.resource.collection, &key, change) {
                 Ok(committed) => committed,
@@ -276,6 +277,12 @@ impl Call<'_> {
         }
         Ok(warnings)
     }
+}
+
+/// Lays an object out, unless patch by patch it has grown larger than any request may be.
+pub(super) fn bounded(object: &Value) -> Result<Draft, Status> {
+    let draft = Draft::new(object);
+    if draft.len() > BODY_LIMIT { Err(Status::too_large(BODY_LIMIT)) } else { Ok(draft) }
 }
 
 /// `metadata.resourceVersion` as a number.

@@ -1,13 +1,13 @@
 //! POST: making an object.
 
-use super::change::{Outcome, fields_of, metadata_of};
+use super::change::{Outcome, bounded, fields_of, metadata_of};
 use super::{Call, now};
 use crate::kinds;
 use crate::options::Operation;
 use crate::response::ResponseBody;
 use crate::schema;
 use crate::status::Status;
-use crate::store::{Change, Draft, Key, Refusal};
+use crate::store::{Change, Key, Refusal};
 use http::Response;
 use rand::Rng;
 use serde_json::Value;
@@ -93,7 +93,7 @@ impl Call<'_> {
                 return Ok((Outcome::Dry(object), warnings));
             }
             let stored = self.resource.convert(object, &self.resource.stored).map_err(Status::internal)?;
-            let committed = match store.commit(&self.resource.collection, &key, Change::Create(Draft::new(&stored))) {
+            let committed = match store.commit(&self.resource.collection, &key, Change::Create(bounded(&stored)?)) {
                 Ok(committed) => committed,
                 Err(Refusal::Exists) if attempt + 1 < GENERATED_ATTEMPTS && !base.is_empty() => continue,
                 Err(Refusal::Exists) => return Err(exists()),

@@ -6,8 +6,10 @@ use crate::decode;
 use crate::request::BodyForm;
 use crate::response::ResponseBody;
 use crate::schema::{self, ApplyError, FieldError, FieldErrorKind};
+use crate::server::BODY_LIMIT;
 use crate::status::{Cause, Status};
 use http::Response;
+use json_patch::PatchOperation;
 use serde_json::Value;
 
 /// How many operations a JSON patch may have, as in Kubernetes.
@@ -18,6 +20,39 @@ pub(super) enum Patch {
     Json(json_patch::Patch),
     Merge(Value),
     Strategic(Value),
+}
+
+/// A few operations must not make a huge or bottomless object: copies of copies double, and each may nest the last.
+fn check_growth(object: &Value, operation: &PatchOperation, copied: &mut usize) -> Result<(), Status> {
+    let at = |pointer: &str| object.pointer(pointer);
+    let (value, path) = match operation {
+        PatchOperation::Add(add) => (Some(&add.value), &add.path),
+        PatchOperation::Replace(replace) => (Some(&replace.value), &replace.path),
+        PatchOperation::Copy(copy) => {
+            let value = at(copy.from.as_str());
+            *copied += value.map_or(0, |value| value.to_string().len());
+            if *copied > BODY_LIMIT {
+                return Err(Status::too_large(BODY_LIMIT));
+            }
+            (value, &copy.path)
+        }
+        PatchOperation::Move(moved) => (at(moved.from.as_str()), &moved.path),
+        PatchOperation::Remove(_) | PatchOperation::Test(_) => return Ok(()),
+    };
+    let depth = path.as_str().matches('/').count() + value.map_or(0, depth);
+    if depth > decode::DEPTH {
+        return Err(Status::bad_request("the patch nests values too deeply"));
+    }
+    Ok(())
+}
+
+/// How deep a value nests. Nothing that is stored or read nests deeper than [`decode::DEPTH`].
+fn depth(value: &Value) -> usize {
+    match value {
+        Value::Array(items) => 1 + items.iter().map(depth).max().unwrap_or(0),
+        Value::Object(fields) => 1 + fields.values().map(depth).max().unwrap_or(0),
+        _ => 0,
+    }
 }
 
 impl Call<'_> {
@@ -89,10 +124,14 @@ impl Call<'_> {
         let mut object = old.clone();
         match patch {
             Patch::Json(patch) => {
-                json_patch::patch(&mut object, patch).map_err(|error| {
-                    let reason = format!("the server rejected our request due to an error in our request: {error}");
-                    Status::new(422, "Invalid", reason)
-                })?;
+                let mut copied = 0;
+                for operation in &patch.0 {
+                    check_growth(&object, operation, &mut copied)?;
+                    json_patch::patch(&mut object, std::slice::from_ref(operation)).map_err(|error| {
+                        let reason = format!("the server rejected our request due to an error in our request: {error}");
+                        Status::new(422, "Invalid", reason)
+                    })?;
+                }
             }
             Patch::Merge(patch) => json_patch::merge(&mut object, patch),
             Patch::Strategic(patch) => {

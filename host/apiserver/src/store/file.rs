@@ -69,7 +69,13 @@ pub(super) fn row(store: &str, collection: &str, namespace: &str, name: &str) ->
 impl File {
     pub fn open(path: &Path, durability: Durability) -> Result<File, StoreError> {
         let failed = |source: redb::Error| StoreError::Open { path: path.to_owned(), source: Arc::new(source) };
-        let database = redb::Builder::new().set_cache_size(CACHE_BYTES).create(path).map_err(|error| match error {
+        // Secrets are in it: nobody but the owner may read it.
+        let mut options = std::fs::OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false);
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        let file = options.open(path).map_err(|error| failed(redb::Error::Io(error)))?;
+        let database = redb::Builder::new().set_cache_size(CACHE_BYTES).create_file(file).map_err(|error| match error {
             redb::DatabaseError::DatabaseAlreadyOpen => StoreError::InUse { path: path.to_owned() },
             error => failed(error.into()),
         })?;

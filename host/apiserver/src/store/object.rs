@@ -141,6 +141,11 @@ impl Draft {
         Draft { head, tail, version, managed, key, meta: Meta::of(metadata) }
     }
 
+    /// How long its JSON is, in bytes, but for the digits of its revision.
+    pub fn len(&self) -> usize {
+        self.head.len() + self.tail.len()
+    }
+
     /// The finished object.
     pub fn seal(self, revision: u64) -> Object {
         let digits = revision.to_string();

@@ -12,6 +12,8 @@ async fn a_server_goes_on_where_it_stopped() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("state");
     let database = Database::open(&path, Durability::Immediate).unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&path).unwrap().permissions());
+    assert_eq!(mode & 0o077, 0, "others can read the Secrets in it");
     let client = on(database.store("management").unwrap());
     client.install(&widgets()).await;
     client.post(WIDGETS, &widget("w", 1)).await.expect(201);
