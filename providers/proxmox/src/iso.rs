@@ -15,7 +15,8 @@ use crate::{
     machine::{ProxmoxMachine, bound, going},
     network,
     pve::{self, Task},
-    vm::{self, VM, VmState},
+    vm::{VM, VmState},
+    whereabouts,
 };
 
 /// The part's name.
@@ -256,8 +257,8 @@ impl Part<ProxmoxMachine> for Iso {
 
 /// Takes the image out of the drive, where it is in it.
 fn eject(ctx: &Context<ProxmoxMachine>, volume: &str) -> Result<Option<Progress>> {
-    let Some((vmid, node)) = vm::place(ctx)? else { return Ok(None) };
-    let vm::Found::At { node, config } = vm::find(vmid, &node)? else { return Ok(None) };
+    let Some((vmid, node)) = whereabouts::place(ctx)? else { return Ok(None) };
+    let whereabouts::Found::At { node, config } = whereabouts::find(vmid, &node)? else { return Ok(None) };
     if config.volume(DRIVE).as_deref() != Some(volume) {
         return Ok(None);
     }

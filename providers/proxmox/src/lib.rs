@@ -18,7 +18,9 @@ mod machine;
 mod network;
 mod placement;
 mod pve;
+mod steps;
 mod vm;
+mod whereabouts;
 
 use capstan_provider::{InfrastructureProvider, export_infrastructure};
 

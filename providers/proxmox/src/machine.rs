@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 use crate::{
     iso::{ISO, Iso},
     network::{self, Network},
-    vm::{Step, VM, Vm, VmState},
+    steps::Step,
+    vm::{VM, Vm, VmState},
 };
 
 /// A virtual machine in Proxmox VE.

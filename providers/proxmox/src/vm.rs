@@ -10,16 +10,17 @@ use capstan_provider::{
     Absence, Choice, Context, Error, Known, Observed, Operation, Part, Presence, Progress, Reason, Result, http,
 };
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 use crate::{
     API,
-    config::{Config, Net, description, own_mac, smbios},
+    config::{Config, Net, description},
     iso::{DRIVE, ISO},
     machine::{ProxmoxMachine, bound, going},
     network,
     placement::{self, Frozen},
     pve::{self, Resource, Task},
+    steps::{Failed, Step, carry_out, changes, lacking, state},
+    whereabouts::{Found, Owner, cloning, config_at, find, hidden, owner, place},
 };
 
 /// The part's name.
@@ -27,7 +28,7 @@ pub const VM: &str = "vm";
 /// How old a shared list of the cluster's machines may be (ms), for one that is only watched.
 const SHARED: u64 = 15_000;
 /// How long until it is worth looking again whether a lock is gone (ms).
-const LOCKED: u64 = 1_500;
+pub const LOCKED: u64 = 1_500;
 /// How long the effect of a task that ended well may take to be seen (ms): the high-availability manager is only told by it.
 const AWAITED: u64 = 60_000;
 
@@ -35,81 +36,6 @@ const AWAITED: u64 = 60_000;
 pub struct Vm {
     /// On the way down the first-boot data goes last.
     pub after_iso: bool,
-}
-
-/// What can be done to it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[allow(missing_docs)]
-pub enum Step {
-    Configure,
-    Resize,
-    Attach,
-    Start,
-    Resume,
-    Stop,
-    Destroy,
-}
-
-impl Step {
-    const ALL: [Self; 5] = [Self::Configure, Self::Resize, Self::Attach, Self::Start, Self::Resume];
-
-    fn code(self) -> &'static str {
-        match self {
-            Self::Configure => "Configure",
-            Self::Resize => "Resize",
-            Self::Attach => "AttachBootstrapData",
-            Self::Start => "Start",
-            Self::Resume => "Resume",
-            Self::Stop => "Stop",
-            Self::Destroy => "Destroy",
-        }
-    }
-
-    /// For messages.
-    pub fn doing(self, vmid: u64, node: &str) -> String {
-        let what = match self {
-            Self::Configure => "configuring",
-            Self::Resize => "enlarging the disk of",
-            Self::Attach => "putting first-boot data into the drive of",
-            Self::Start => "starting",
-            Self::Resume => "resuming",
-            Self::Stop => "stopping",
-            Self::Destroy => "destroying",
-        };
-        format!("{what} VM {vmid} on node {node}")
-    }
-
-    /// The types of the tasks that do it; several steps may share one.
-    fn tasks(self) -> &'static [&'static str] {
-        match self {
-            Self::Configure | Self::Attach => &["qmconfig"],
-            Self::Resize => &["resize", "qmresize"],
-            Self::Start => &["qmstart", "hastart"],
-            Self::Resume => &["qmresume"],
-            Self::Stop => &["qmstop", "hastop"],
-            Self::Destroy => &["qmdestroy"],
-        }
-    }
-}
-
-/// A task that failed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Failed {
-    /// What it was to do.
-    pub step: Step,
-    /// What it said.
-    pub message: String,
-    /// When that was seen (ms since the Unix epoch).
-    pub at: u64,
-    /// How often in a row.
-    pub times: u32,
-}
-
-impl Failed {
-    /// When it may be tried again: ever later, at most every five minutes.
-    fn again(&self) -> u64 {
-        self.at.saturating_add(1_000_u64.checked_shl(self.times.min(16)).unwrap_or(u64::MAX).min(300_000))
-    }
 }
 
 /// What `report`, the ISO and later calls need to know of it.
@@ -154,102 +80,6 @@ impl VmState {
     /// It runs.
     pub fn running(&self) -> bool {
         self.status == "running"
-    }
-}
-
-/// Where a number leads.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Found {
-    /// A virtual machine.
-    At {
-        /// Where it is.
-        node: String,
-        /// Its configuration.
-        config: Config,
-    },
-    /// Something else, or what the token may not see.
-    Hidden(String),
-    /// Nothing in the cluster has the number.
-    Nothing,
-}
-
-/// The number and the node where it is believed to be.
-pub fn place(ctx: &Context<ProxmoxMachine>) -> Result<Option<(u64, String)>> {
-    let Some(known) = ctx.known(VM) else { return Ok(None) };
-    let Some(vmid) = known.id.as_deref().and_then(|id| id.parse().ok()) else { return Ok(None) };
-    let state: Option<VmState> = known.state()?;
-    let frozen: Option<Frozen> = known.frozen()?;
-    let node = state.map(|state| state.node).or(frozen.map(|frozen| frozen.node)).unwrap_or_default();
-    Ok(Some((vmid, node)))
-}
-
-/// Its configuration where it is believed to be, else wherever it is. Only an explicit "nothing has this number" is absence: a list
-/// that does not hold it is what a token without rights would see as well.
-pub fn find(vmid: u64, node: &str) -> Result<Found> {
-    let mut denied = None;
-    if !node.is_empty() {
-        match config_at(vmid, node) {
-            Ok(Some(config)) => return Ok(Found::At { node: node.to_owned(), config }),
-            Ok(None) => {}
-            Err(Error::Unauthorized(why)) if why.code == "PermissionDenied" => denied = Some(why),
-            Err(error) => return Err(error),
-        }
-    }
-    if let Some(listed) = pve::resources(0)?.into_iter().find(|listed| listed.vmid == vmid) {
-        if listed.kind != "qemu" {
-            return Ok(Found::Hidden(format!("{vmid} is a container on node {}", listed.node)));
-        }
-        return match config_at(vmid, &listed.node)? {
-            Some(config) => Ok(Found::At { node: listed.node, config }),
-            None => Err(Error::transient(
-                "VMMoving",
-                format!("VM {vmid} is listed on node {} and is not there: it may be moving", listed.node),
-            )),
-        };
-    }
-    if pve::is_free(vmid)? {
-        return Ok(Found::Nothing);
-    }
-    let why = denied.map_or_else(|| format!("{vmid} is taken by what the token may not see"), |why| why.message);
-    Ok(Found::Hidden(why))
-}
-
-fn config_at(vmid: u64, node: &str) -> Result<Option<Config>> {
-    let doing = format!("looking at VM {vmid} on node {node}");
-    let told = pve::told("/api2/extjs/nodes/{}/qemu/{}/config", &[node, &vmid.to_string()], &doing)?;
-    match (told.is_success(), told.is_missing()) {
-        (true, _) => told.data(&doing).map(Some),
-        (false, true) => Ok(None),
-        (false, false) => Err(told.failure(&doing)),
-    }
-}
-
-/// Whose it is.
-enum Owner {
-    Ours,
-    /// It is being made, and nothing says by whom yet.
-    Unfinished,
-    Foreign(String),
-}
-
-fn owner(ctx: &Context<ProxmoxMachine>, known: &Known, before: Option<&VmState>, config: &Config) -> Owner {
-    let name = config.get("name").unwrap_or_default();
-    match config.owner() {
-        Some(key) if key == ctx.owner_key() => Owner::Ours,
-        Some(_) => Owner::Foreign(format!("{name} belongs to another machine of Capstan")),
-        None => {
-            let uuid = config.uuid();
-            let same = |wanted: Option<String>| wanted.is_some() && wanted == uuid;
-            let recorded = before.filter(|_| known.confirmed).map(|before| before.uuid.clone());
-            if same(ctx.spec.uuid()) || same(recorded) {
-                // Somebody rewrote the description, or CAPMOX made it.
-                Owner::Ours
-            } else if matches!(config.get("lock").as_deref(), Some("clone" | "create")) && !known.confirmed {
-                Owner::Unfinished
-            } else {
-                Owner::Foreign(format!("{name:?} was not made for this machine"))
-            }
-        }
     }
 }
 
@@ -334,47 +164,6 @@ fn addresses(ctx: &Context<ProxmoxMachine>, state: &VmState, config: &Config) ->
         .map(|address| address.address)
         .filter(|address| ours(address))
         .collect())
-}
-
-/// What of the configuration differs from the spec, as the API takes it.
-fn changes(ctx: &Context<ProxmoxMachine>, config: &Config) -> Vec<(String, String)> {
-    let spec = &ctx.spec;
-    let mut all = Vec::new();
-    for (key, wanted) in [("cores", spec.num_cores), ("sockets", spec.num_sockets), ("memory", spec.memory_mib)] {
-        if let Some(wanted) = wanted
-            && config.number(key) != Some(wanted)
-        {
-            all.push((key.to_owned(), wanted.to_string()));
-        }
-    }
-    let there = config.tags();
-    if spec.tags.iter().any(|tag| !there.contains(&tag.to_lowercase())) {
-        let mut tags = there;
-        for tag in spec.tags.iter().map(|tag| tag.to_lowercase()) {
-            if !tags.contains(&tag) {
-                tags.push(tag);
-            }
-        }
-        all.push(("tags".to_owned(), tags.join(";")));
-    }
-    if config.uuid().is_none() {
-        all.push(("smbios1".to_owned(), smbios(config.get("smbios1").as_deref(), &ctx.owner_key())));
-    }
-    for device in &spec.network.network_devices {
-        let there = config.get(&device.name).map(|text| Net::parse(&text)).unwrap_or_default();
-        let wanted = there.clone().wanted(device, &own_mac(&format!("{}/{}", ctx.owner_key(), device.name)));
-        if !wanted.is(&there) {
-            all.push((device.name.clone(), wanted.text()));
-        }
-    }
-    all
-}
-
-/// The size that the boot disk lacks, as disk and GiB.
-fn lacking(spec: &ProxmoxMachine, config: &Config) -> Option<(String, u64)> {
-    let boot = spec.disks.as_ref()?.boot_volume.as_ref()?;
-    let there = config.disk_size(&boot.disk).unwrap_or(0);
-    (there < boot.size_gb << 30).then(|| (boot.disk.clone(), boot.size_gb))
 }
 
 impl Part<ProxmoxMachine> for Vm {
@@ -530,50 +319,6 @@ fn adopt(ctx: &Context<ProxmoxMachine>) -> Result<Presence> {
     Ok(Presence::absent_by_key())
 }
 
-/// A clone whose task is not known.
-fn cloning() -> Operation {
-    Operation { token: "clone".to_owned(), look_again_after: LOCKED }
-}
-
-#[derive(Deserialize)]
-struct ListedTask {
-    #[serde(rename = "type", default)]
-    kind: String,
-    #[serde(default)]
-    id: Value,
-    endtime: Option<Value>,
-}
-
-/// The number is taken, and by whom cannot be seen. It is somebody else's where the token would see its own, which it may not before
-/// the clone is whole and in its pool.
-fn hidden(ctx: &Context<ProxmoxMachine>, known: &Known, why: String) -> Result<Presence> {
-    let vmid = known.id.clone().unwrap_or_default();
-    if let Some(frozen) = known.frozen::<Frozen>()? {
-        let request = http::get(API, "/api2/json/cluster/tasks", &[]);
-        let tasks: Vec<ListedTask> = pve::read(request, "listing the tasks of the cluster")?;
-        let cloning = |task: &ListedTask| {
-            task.kind == "qmclone" && task.endtime.is_none() && pve::text(&task.id) == frozen.template.to_string()
-        };
-        if tasks.iter().any(cloning) {
-            return Ok(Presence::Pending(self::cloning()));
-        }
-    }
-    let path = match &ctx.spec.pool {
-        Some(pool) => format!("/pool/{pool}"),
-        None => format!("/vms/{vmid}"),
-    };
-    let request = http::get(API, "/api2/json/access/permissions", &[]).query("path", path.clone());
-    let held: Value = pve::read(request, "asking what the token may do")?;
-    let audits = held.as_object().is_some_and(|paths| paths.values().any(|rights| rights.get("VM.Audit").is_some()));
-    if audits || !why.contains("VM.Audit") {
-        return Ok(Presence::foreign("VMIDTaken", format!("VM number {vmid}: {why}")));
-    }
-    Err(Error::Unauthorized(Reason::new(
-        "PermissionDenied",
-        format!("VM {vmid} may be ours and cannot be seen: {why}; the token needs VM.Audit on {path}"),
-    )))
-}
-
 /// What was seen before, and how the operation on record goes.
 #[derive(Default)]
 struct Earlier {
@@ -708,56 +453,6 @@ fn next_step(
     let iso = ctx.known(ISO).filter(|iso| iso.confirmed).and_then(|iso| iso.id);
     let Some(iso) = iso.filter(|_| missing.is_empty()) else { return Ok(None) };
     Ok(Some(if state.drive.as_ref() == Some(&iso) { Step::Start } else { Step::Attach }))
-}
-
-fn state(ctx: &Context<ProxmoxMachine>) -> Result<VmState> {
-    let state = ctx.known(VM).map(|known| known.state()).transpose()?.flatten();
-    state.ok_or_else(|| Error::internal("the virtual machine has not been looked at"))
-}
-
-/// Sends what a step takes.
-fn carry_out(ctx: &Context<ProxmoxMachine>, step: Step) -> Result<Progress> {
-    let state = state(ctx)?;
-    let id = state.vmid.to_string();
-    let doing = step.doing(state.vmid, &state.node);
-    if let Some(failed) = state.failed.as_ref().filter(|failed| failed.step == step && ctx.now() < failed.again()) {
-        return Err(Error::transient(
-            pve::task_code(&failed.message, "TaskFailed"),
-            format!("{doing}: {}; it is tried again", failed.message),
-        ));
-    }
-    let at = [state.node.as_str(), id.as_str()];
-    let config_path = "/api2/json/nodes/{}/qemu/{}/config";
-    let request = match step {
-        Step::Configure => {
-            let Some(config) = config_at(state.vmid, &state.node)? else {
-                return Ok(Progress::waiting("VMMoving", format!("VM {id} has left node {}", state.node)));
-            };
-            let mut fields = changes(ctx, &config);
-            // Somebody else's change in between is seen first.
-            fields.extend(config.get("digest").map(|digest| ("digest".to_owned(), digest)));
-            let fields: Vec<(&str, &String)> = fields.iter().map(|(key, value)| (key.as_str(), value)).collect();
-            http::post(API, config_path, &at).form(&fields)
-        }
-        Step::Attach => {
-            let volume = ctx.id_of(ISO)?;
-            http::post(API, config_path, &at).form(&[(DRIVE, format!("{volume},media=cdrom"))])
-        }
-        Step::Resize => {
-            let boot = ctx.spec.disks.as_ref().and_then(|disks| disks.boot_volume.clone()).unwrap_or_default();
-            let fields = [("disk", boot.disk), ("size", format!("{}G", boot.size_gb))];
-            http::put(API, "/api2/json/nodes/{}/qemu/{}/resize", &at).form(&fields)
-        }
-        Step::Start => http::post(API, "/api2/json/nodes/{}/qemu/{}/status/start", &at),
-        Step::Resume => http::post(API, "/api2/json/nodes/{}/qemu/{}/status/resume", &at),
-        Step::Stop => {
-            http::post(API, "/api2/json/nodes/{}/qemu/{}/status/stop", &at).form(&[("overrule-shutdown", "1")])
-        }
-        Step::Destroy => http::delete(API, "/api2/json/nodes/{}/qemu/{}", &at)
-            .query("purge", "1")
-            .query("destroy-unreferenced-disks", "1"),
-    };
-    pve::progress(&request.send()?, &id, ctx.now(), &doing)
 }
 
 #[cfg(test)]
