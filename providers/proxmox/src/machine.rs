@@ -362,7 +362,7 @@ impl MachineKind for ProxmoxMachine {
             addresses: if begun && !seen.is_empty() { addresses } else { Vec::new() },
             failure_domain: Some(vm.node.clone()),
             node_name: Some(ctx.name()),
-            conditions: vec![provisioned(ctx, &vm, begun, iso, &missing)],
+            conditions: vec![provisioned(&vm, begun, iso, &missing)],
             status: json::text(&status)?,
             ..MachineFacts::default()
         })
@@ -400,7 +400,7 @@ fn without_vm(ctx: &Context<ProxmoxMachine>, vanished: bool) -> Result<MachineFa
     Ok(MachineFacts { conditions: vec![condition], status: json::text(&status)?, ..MachineFacts::default() })
 }
 
-fn provisioned(ctx: &Context<ProxmoxMachine>, vm: &VmState, begun: bool, iso: bool, missing: &[String]) -> Condition {
+fn provisioned(vm: &VmState, begun: bool, iso: bool, missing: &[String]) -> Condition {
     let no = |reason: &str, message: String| Condition::new(PROVISIONED, Some(false), reason, message);
     if let Some(failed) = &vm.failed {
         let reason = match failed.step {
@@ -424,9 +424,6 @@ fn provisioned(ctx: &Context<ProxmoxMachine>, vm: &VmState, begun: bool, iso: bo
         Some(Step::Start) => no("WaitingForVMPowerUp", "it is being started".to_owned()),
         _ if !missing.is_empty() => {
             no("WaitingForStaticIPAllocation", format!("no address has come from {} yet", missing.join(", ")))
-        }
-        _ if ctx.spec.checks.skip_qemu_guest_agent == Some(true) && vm.running() => {
-            no("WaitingForBootstrapReady", String::new())
         }
         _ if !iso => no("WaitingForBootstrapDataReconciliation", "its first-boot data is being uploaded".to_owned()),
         _ => no("WaitingForVMPowerUp", "its first-boot data is being put into its drive".to_owned()),
