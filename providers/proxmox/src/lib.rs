@@ -43,7 +43,7 @@ export_infrastructure!(Proxmox, {
     "credentials": [
         {
             "at": "/spec/credentialsRef", "kind": "Secret", "endpoint": "api", "origin": "url",
-            "header": { "Authorization": "PVEAPIToken={token}={secret}" }
+            "ca": "ca.crt", "header": { "Authorization": "PVEAPIToken={token}={secret}" }
         }
     ],
     "objectReferences": ["/spec/credentialsRef"],

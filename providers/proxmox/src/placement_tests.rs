@@ -70,7 +70,7 @@ fn a14_numbers_that_others_have_chosen_are_left_to_them() {
 #[test]
 fn a14_a_number_of_what_the_token_may_not_see_is_passed_over() {
     let others = ["200", "201", "202", "203", "204", "205", "206", "207"];
-    let (first, second) = if crate::hash("owner-1/") % 2 == 0 { (208, 209) } else { (209, 208) };
+    let (first, second) = if crate::hash("owner-1/").is_multiple_of(2) { (208, 209) } else { (209, 208) };
     let scenario = with(with(base(by_id()).answer(RESOURCES, 200, all(&[])), taken(first)), free(second));
     assert_eq!(chosen(scenario, &others).unwrap().0, second);
 }
