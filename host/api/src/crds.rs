@@ -302,11 +302,11 @@ pub fn crds() -> Vec<Value> {
         crd::<MachineDeploymentSpec, MachineDeploymentStatus>(&MACHINE_DEPLOYMENT_KIND),
         crd::<ProviderModuleSpec, ProviderModuleStatus>(&PROVIDER_MODULE_KIND),
         crd::<EndpointSpec, EndpointStatus>(&ENDPOINT_KIND),
-        crd::<EgressPolicySpec, EndpointStatus>(&EGRESS_POLICY_KIND),
         crd::<IpAddressClaimSpec, IpAddressClaimStatus>(&CLAIM_KIND),
         crd::<IpAddressSpec, IpAddressStatus>(&ADDRESS_KIND),
         crd::<InClusterIpPoolSpec, InClusterIpPoolStatus>(&POOL_KIND_OF_NAMESPACE),
         crd::<InClusterIpPoolSpec, InClusterIpPoolStatus>(&GLOBAL_POOL_KIND),
+        crd::<EgressPolicySpec, EndpointStatus>(&EGRESS_POLICY_KIND),
     ]
 }
 
@@ -488,7 +488,8 @@ mod tests {
         for path in ["spec.rollout.strategy.rollingUpdate.maxSurge", "spec.remediation.maxInFlight", "status.phase"] {
             assert!(has(3, path), "MachineDeployment {path}");
         }
-        assert!(has(4, "spec.source.file") && has(5, "spec.unixSocket"));
+        assert!(has(4, "spec.source.file") && has(5, "spec.unixSocket") && has(5, "spec.credential.aws.role.stsURL"));
+        assert!(has(10, "spec.addresses") && has(10, "spec.unixSockets") && has(10, "status.conditions"));
         assert!(has(6, "spec.poolRef.apiGroup") && has(6, "status.addressRef.name") && has(7, "spec.claimRef.name"));
         for path in ["spec.allocateReservedIPAddresses", "spec.excludedAddresses", "status.ipAddresses.outOfRange"] {
             assert!(has(8, path) && has(9, path), "{path}");
@@ -528,7 +529,7 @@ mod tests {
         let names: Vec<&Value> = all.iter().map(|c| &c["spec"]["names"]["shortNames"][0]).collect();
         assert_eq!(
             names,
-            ["cl", "ma", "ms", "md", "pm"].map(Value::from).iter().chain([&Value::Null; 5]).collect::<Vec<_>>()
+            ["cl", "ma", "ms", "md", "pm"].map(Value::from).iter().chain([&Value::Null; 6]).collect::<Vec<_>>()
         );
         assert_eq!(all[2]["metadata"]["labels"]["cluster.x-k8s.io/v1beta2"], "v1beta2");
         assert_eq!(all[2]["spec"]["versions"][0]["subresources"]["scale"]["labelSelectorPath"], ".status.selector");

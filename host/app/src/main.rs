@@ -1,7 +1,9 @@
 //! The `capstan` binary: commands, configuration, wiring.
 
 mod args;
+mod endpoints;
 mod health;
+mod kinds;
 mod logging;
 mod manifest;
 mod modules;

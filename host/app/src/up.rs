@@ -18,7 +18,7 @@ use capstan_cluster::apply::AfterEffect;
 use capstan_cluster::crds;
 use capstan_cluster::kinds::builtin;
 use capstan_cluster::lease::SYSTEM_NAMESPACE;
-use capstan_cluster::modules::{GROUP, PROVIDER_MODULE};
+use capstan_cluster::modules::{EGRESS_POLICY, GROUP, Modules, PROVIDER_MODULE};
 use capstan_cluster::runner::{self, Runner};
 use capstan_cluster::wire::Wire;
 
@@ -30,6 +30,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::args::{self, Controllers, Log};
 use crate::health::{self, Line};
+use crate::kinds::ProviderKinds;
 use crate::logging;
 use crate::manifest::{self, Applied, Document};
 use crate::modules::Registry;
@@ -146,13 +147,15 @@ impl Plane {
         let listener = listen(options.port).await?;
         let pki = Pki::load(state)?;
         let database = Database::open(&state.join("state.redb"), Durability::Immediate)?;
+        let kinds = ProviderKinds::default();
         let server = ApiServer::new(Options {
             store: database.store("management")?,
             authentication: Authentication::ClientCertificates {
                 ca: vec![pki.authority_der.clone()],
                 bootstrap_tokens: false,
             },
-            admission: vec![Arc::new(CoreAdmission)],
+            admission: vec![Arc::new(CoreAdmission), Arc::new(kinds.clone())],
+            conversion: vec![Arc::new(kinds.clone())],
             ..Options::default()
         })?;
         let shutdown = CancellationToken::new();
@@ -185,17 +188,29 @@ impl Plane {
         let mut config = EngineConfig::new(state.directory("cache")?).context("find the running program")?;
         config.threads = config.threads.max(2);
         let registry = Registry::new(Engine::new(config)?);
-        let all = [Controllers::Core, Controllers::Infrastructure, Controllers::Bootstrap, Controllers::ControlPlane];
+        kinds.ask(&registry);
+        let all = [
+            Controllers::Core,
+            Controllers::Infrastructure,
+            Controllers::Bootstrap,
+            Controllers::ControlPlane,
+            Controllers::Ipam,
+        ];
         let runner = Runner::start(runner::Options {
             client,
             rules: Arc::new(CoreRules::new(registry.clone(), all)),
             providers: registry.clone(),
-            modules: Some(registry),
+            modules: Some(registry.clone()),
             lease: Some(("capstan".into(), state.kept.identity.clone())),
             concurrency: CONCURRENCY,
             after_effect: abort_after_effects()?,
         });
-        runner.kinds_served(&[(GROUP.into(), PROVIDER_MODULE.into())]).await;
+        registry.read_secrets_from(runner.management());
+        runner.kinds_served(&[(GROUP.into(), PROVIDER_MODULE.into()), (GROUP.into(), EGRESS_POLICY.into())]).await;
+        // Known before the first turn, whichever event comes first.
+        let policy = egress_policy(simulator.address())?;
+        manifest::ensure(runner.management(), &policy).await?;
+        registry.egress_policy(policy.name(), Some(&policy)).await;
         let mut modules = Vec::new();
         for file in components(options.providers.as_deref())? {
             let module = module_object(&file, simulator.address())?;
@@ -460,6 +475,23 @@ fn module_object(file: &Path, simulator: SocketAddr) -> Result<Object> {
     Ok(module)
 }
 
+/// What this person's endpoints may reach on this machine: itself, Docker and the simulated cloud. Everything else that is
+/// not on the public internet is for another EgressPolicy to list.
+fn egress_policy(simulator: SocketAddr) -> Result<Object> {
+    let mut addresses = vec!["127.0.0.0/8".to_owned(), "::1/128".to_owned()];
+    if !simulator.ip().is_loopback() {
+        addresses.push(simulator.ip().to_string());
+    }
+    let mut sockets = vec!["/var/run/docker.sock".to_owned()];
+    let docker = docker_socket()?;
+    if !sockets.contains(&docker) {
+        sockets.push(docker);
+    }
+    let mut policy = Object::new(&Gvk::new(GROUP, "v1alpha1", EGRESS_POLICY), "", "capstan-up");
+    policy.set("/spec", json!({"addresses": addresses, "unixSockets": sockets}));
+    Ok(policy)
+}
+
 fn docker_socket() -> Result<String> {
     match std::env::var("DOCKER_HOST") {
         Ok(host) if !host.is_empty() => match host.strip_prefix("unix://") {
@@ -485,7 +517,7 @@ fn abort_after_effects() -> Result<Option<AfterEffect>> {
 }
 
 /// Cluster API's defaulting and validation, in the API server.
-struct CoreAdmission;
+pub(crate) struct CoreAdmission;
 
 impl Admission for CoreAdmission {
     fn admit(&self, request: &AdmissionRequest, object: &mut Value) -> Result<Vec<String>, Status> {
