@@ -4,7 +4,7 @@
 //! deleted: it holds tokens.
 
 use capstan_provider::{
-    Choice, Context, Error, Observed, Part, Presence, Progress, Result, http,
+    Choice, Context, Error, Observed, Operation, Part, Presence, Progress, Result, http,
     secrets::{self, ArchiveFormat, Chunk, Member},
 };
 use serde::{Deserialize, Serialize};
@@ -21,6 +21,8 @@ use crate::{
 
 /// The part's name.
 pub const ISO: &str = "iso";
+/// An upload whose task is not known.
+const UPLOADING: &str = "upload";
 /// The drive that it is put into.
 pub const DRIVE: &str = "ide0";
 
@@ -167,6 +169,12 @@ impl Part<ProxmoxMachine> for Iso {
             }
         }
         if frozen.is_there()? {
+            if !known.confirmed && known.operation.as_deref().is_none_or(|token| token == UPLOADING) {
+                // Its upload was not answered, and what can be seen may be a part of it.
+                if pve::is_running("imgcopy", None)? {
+                    return Ok(Presence::Pending(Operation { token: UPLOADING.to_owned(), look_again_after: 1_500 }));
+                }
+            }
             let before: Option<IsoState> = known.state()?;
             let earlier = before.and_then(|before| before.failed).filter(|(at, _)| at + PAUSE > ctx.now());
             let failed = failed.filter(|(upid, _)| upid.kind != "imgcopy").map(|(_, text)| (ctx.now(), text));

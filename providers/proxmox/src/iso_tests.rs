@@ -142,7 +142,13 @@ fn an_image_is_there_when_its_upload_has_ended_and_gone_when_two_answers_say_so(
     let presence =
         observe(running.answer(TASK, 200, full).answer(LIST, 200, list(json!([]))).answer(ASK, 200, none.clone()));
     assert!(matches!(&presence, Ok(Presence::Failed(_, why)) if why.code == "StorageFull"), "{presence:?}");
-    let there = observe(chosen().answer(LIST, 200, list(json!([{"volid": VOLUME}]))));
+    // Its upload was not answered: it is whole when no upload runs any more.
+    let seen = || chosen().answer(LIST, 200, list(json!([{"volid": VOLUME}])));
+    let tasks = "GET /api2/json/cluster/tasks";
+    let partial = observe(seen().answer(tasks, 200, json!({"data": [{"type": "imgcopy", "id": ""}]})));
+    assert!(matches!(partial, Ok(Presence::Pending(_))), "{partial:?}");
+    let ended = json!({"data": [{"type": "imgcopy", "id": "", "endtime": 1, "status": "OK"}]});
+    let there = observe(seen().answer(tasks, 200, ended));
     assert!(matches!(there, Ok(Presence::Present(seen)) if seen.ready && seen.id == VOLUME));
     let gone = observe(chosen().answer(LIST, 200, list(json!([]))).answer(ASK, 200, none));
     assert_eq!(gone, Ok(Presence::absent_by_id()));

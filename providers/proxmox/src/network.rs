@@ -37,7 +37,7 @@ pub struct Network {
 #[serde(rename_all = "camelCase", default)]
 pub struct NetworkDevice {
     /// `net0`, `net1`, …
-    #[schema(pattern = "^net([0-9]|[12][0-9]|3[01])$")]
+    #[schema(pattern = "^net([0-9]|[12][0-9]|3[01])$", required)]
     pub name: String,
     /// The bridge that it is attached to; the template's if absent.
     #[schema(min_length = 1, max_length = 64, pattern = "^[a-zA-Z0-9][a-zA-Z0-9_.-]*$")]
@@ -80,10 +80,10 @@ pub struct PoolRef {
     /// Its API group; `ipam.cluster.x-k8s.io` if absent.
     pub api_group: Option<String>,
     /// Its kind, such as InClusterIPPool or GlobalInClusterIPPool.
-    #[schema(min_length = 1, max_length = 63)]
+    #[schema(min_length = 1, max_length = 63, required)]
     pub kind: String,
     /// Its name.
-    #[schema(min_length = 1, max_length = 253)]
+    #[schema(min_length = 1, max_length = 253, required)]
     pub name: String,
 }
 

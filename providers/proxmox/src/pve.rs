@@ -274,6 +274,23 @@ pub fn task(token: Option<&str>, now: u64) -> Result<Option<(Upid, Task)>> {
     Ok(Some((upid, task)))
 }
 
+#[derive(Deserialize)]
+struct ListedTask {
+    #[serde(rename = "type", default)]
+    kind: String,
+    #[serde(default)]
+    id: Value,
+    endtime: Option<Value>,
+}
+
+/// A task of this type, and of this machine where one is named, runs: for what was asked for without an answer.
+pub fn is_running(kind: &str, vmid: Option<u64>) -> Result<bool> {
+    let request = http::get(API, "/api2/json/cluster/tasks", &[]);
+    let tasks: Vec<ListedTask> = read(request, "listing the tasks of the cluster")?;
+    let same = |id: &Value| vmid.is_none_or(|vmid| text(id) == vmid.to_string());
+    Ok(tasks.iter().any(|task| task.kind == kind && task.endtime.is_none() && same(&task.id)))
+}
+
 /// What a changing request came to: a task to wait for, or done at once.
 pub fn progress(answer: &Response, id: &str, now: u64, doing: &str) -> Result<Progress> {
     let token: Option<String> = data(answer, doing)?;

@@ -1,7 +1,6 @@
 //! Where a number leads, and whose what is found there is.
 
 use capstan_provider::{Context, Error, Known, Operation, Presence, Reason, Result, http};
-use serde::Deserialize;
 use serde_json::Value;
 
 use crate::{
@@ -116,28 +115,14 @@ pub fn cloning() -> Operation {
     Operation { token: "clone".to_owned(), look_again_after: LOCKED }
 }
 
-#[derive(Deserialize)]
-struct ListedTask {
-    #[serde(rename = "type", default)]
-    kind: String,
-    #[serde(default)]
-    id: Value,
-    endtime: Option<Value>,
-}
-
 /// The number is taken, and by whom cannot be seen. It is somebody else's where the token would see its own, which it may not before
 /// the clone is whole and in its pool.
 pub fn hidden(ctx: &Context<ProxmoxMachine>, known: &Known, why: String) -> Result<Presence> {
     let vmid = known.id.clone().unwrap_or_default();
-    if let Some(frozen) = known.frozen::<Frozen>()? {
-        let request = http::get(API, "/api2/json/cluster/tasks", &[]);
-        let tasks: Vec<ListedTask> = pve::read(request, "listing the tasks of the cluster")?;
-        let cloning = |task: &ListedTask| {
-            task.kind == "qmclone" && task.endtime.is_none() && pve::text(&task.id) == frozen.template.to_string()
-        };
-        if tasks.iter().any(cloning) {
-            return Ok(Presence::Pending(self::cloning()));
-        }
+    if let Some(frozen) = known.frozen::<Frozen>()?
+        && pve::is_running("qmclone", Some(frozen.template))?
+    {
+        return Ok(Presence::Pending(cloning()));
     }
     let path = match &ctx.spec.pool {
         Some(pool) => format!("/pool/{pool}"),
