@@ -3,7 +3,7 @@
 //!
 //!     CAPSTAN_PROXMOX=127.0.0.1:8007 cargo test -p proxmox -- --ignored
 //!
-//! The address is that of a plain HTTP proxy before it, which adds the token. There must be a template 9000 on pve1 with a disk
+//! With CAPSTAN_PROXMOX_POOL the machine is made in that pool, for a token with rights on it alone. The address is that of a plain HTTP proxy before it, which adds the token. There must be a template 9000 on pve1 with a disk
 //! scsi0 and a shared storage for ISO images; see tests/proxmox.
 
 use std::{
@@ -169,6 +169,10 @@ fn a_machine_comes_and_goes() {
         "numSockets": 1, "memoryMiB": 4096, "tags": ["k8s"], "storage": "shared",
         "disks": {"bootVolume": {"disk": "scsi0", "sizeGb": 20}},
         "network": {"networkDevices": [{"name": "net0", "bridge": "vmbr0"}, {"name": "net1", "bridge": "vmbr1", "vlan": 7}]}});
+    let mut spec = spec;
+    if let Ok(pool) = std::env::var("CAPSTAN_PROXMOX_POOL") {
+        spec["pool"] = pool.into();
+    }
     let mut base = Scenario::new("ProxmoxMachine", spec).secret("bootstrap-data", "#cloud-config\n");
     base.name = "c-w-1".to_owned();
     base.owner_key = format!("key{}", std::process::id());
