@@ -69,6 +69,16 @@ pub struct Intent {
     pub effect: Effect,
 }
 
+/// A deletion that the remote accepted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Deletion {
+    /// When (milliseconds since the Unix epoch).
+    pub at: u64,
+    /// A digest of the part's state right before it.
+    pub state: String,
+}
+
 /// One part on record.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -99,6 +109,9 @@ pub struct PartRecord {
     /// Chosen ids that turned out to be somebody else's.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub foreign: Vec<String>,
+    /// The last deletion that was accepted, where reads may show the past.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deletion: Option<Deletion>,
     /// Looked up only; never created and never deleted.
     #[serde(default, skip_serializing_if = "is_false")]
     pub borrowed: bool,
@@ -132,6 +145,22 @@ impl PartRecord {
                 Effect::Unknown => intent.at + limits.request + LEASE + limits.window,
             },
         }
+    }
+
+    /// Notes that a deletion was accepted of what was seen last. Nothing is noted where reads never show the past.
+    pub fn deleted(&mut self, now: u64, limits: Limits) {
+        self.deletion = (limits.window > 0).then(|| Deletion { at: now, state: self.state_digest() });
+    }
+
+    /// Until when what is seen may be what was there before its deletion (milliseconds since the Unix epoch); `None`
+    /// when it is not, because it has changed since or nothing was deleted.
+    pub fn may_be_past_until(&self, limits: Limits) -> Option<u64> {
+        let deletion = self.deletion.as_ref().filter(|deletion| deletion.state == self.state_digest())?;
+        Some(deletion.at + limits.window)
+    }
+
+    fn state_digest(&self) -> String {
+        digest(self.state.as_ref().unwrap_or(&Value::Null).to_string().as_bytes(), 8)
     }
 
     /// As the guest may see it.

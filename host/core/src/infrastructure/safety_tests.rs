@@ -228,6 +228,19 @@ fn a_finalizer_stays_while_the_api_does_not_answer() {
     }
 }
 
+#[test]
+fn what_is_deleted_and_shown_still_is_not_deleted_again_at_once() {
+    let mut scene = Scene::machine();
+    scene.remote.parts = vec![part("vm", &[], false)];
+    scene.settle();
+    scene.remote.deleted_is_shown_for = WINDOW - 100;
+    scene.delete();
+    let deleted = scene.remote.deletions;
+    scene.settle();
+    assert!(scene.object().is_none(), "{:?}", scene.object());
+    assert_eq!(scene.remote.deletions - deleted, 1);
+}
+
 /// Status and uid do not survive a restore; the record does.
 #[test]
 fn a_restored_machine_finds_what_it_had() {

@@ -71,6 +71,11 @@ pub(crate) struct Remote {
     /// What `update` has left to do, by part.
     pub todo: BTreeMap<String, Vec<Reason>>,
     pub creations: u32,
+    pub deletions: u32,
+    /// How long reads show what was deleted (milliseconds).
+    pub deleted_is_shown_for: u64,
+    /// What is shown and gone, and until when.
+    pub gone: BTreeMap<String, u64>,
     pub changing_calls_in_turn: u32,
     counter: u32,
 }
@@ -88,6 +93,12 @@ impl Remote {
     pub(crate) fn pass(&mut self, now: u64) {
         let (due, rest) = self.underway.drain(..).partition(|(at, ..)| *at <= now);
         self.underway = rest;
+        let gone: Vec<String> =
+            self.gone.iter().filter(|(_, until)| **until <= now).map(|(id, _)| id.clone()).collect();
+        for id in gone {
+            self.gone.remove(&id);
+            self.resources.remove(&id);
+        }
         for (_, id, resource) in due {
             self.resources.entry(id).or_insert(resource);
         }
@@ -126,7 +137,9 @@ impl Remote {
                 let id =
                     known.get(part).and_then(|k| k.id.clone()).or_else(|| self.owned(part).first().cloned().cloned());
                 let id = id.unwrap_or_default();
-                self.resources.remove(&id);
+                self.deletions += 1;
+                self.gone.entry(id.clone()).or_insert(now + self.deleted_is_shown_for);
+                self.pass(now);
                 (Ok(Reply::Progress(Progress::Done(id))), Effect::Answered)
             }
             Call::ReportMachine => (Ok(self.facts.clone().unwrap_or_else(|| machine_facts(known))), Effect::NotSent),

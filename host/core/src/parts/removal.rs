@@ -52,12 +52,26 @@ pub(crate) fn remove(desk: &mut Desk<'_>, replay: &mut Replay<'_>, part: &str) -
         Seen::Unsure => return Ok(false),
         Seen::There => {}
     }
+    let limits = desk.limits();
+    let past = desk.record.parts.get(part).and_then(|entry| entry.may_be_past_until(limits));
+    if let Some(until) = past.filter(|until| replay.now() < *until) {
+        // Deleting again what is only shown still would be asked for again and again.
+        desk.note("Deleting", format!("{part} was deleted and is shown still"));
+        desk.look_again((until - replay.now()).min(5_000));
+        return Ok(false);
+    }
     if desk.changed {
         desk.look_again(0);
         return Ok(false);
     }
     let outcome = desk.call(replay, Call::Delete(part.to_owned()))?;
     desk.changed = outcome.effect != Effect::NotSent;
+    if desk.changed
+        && let Ok(Reply::Progress(Progress::Done(_) | Progress::Started(..))) = &outcome.reply
+        && let Some(entry) = desk.record.parts.get_mut(part)
+    {
+        entry.deleted(replay.now(), limits);
+    }
     match outcome.reply {
         Ok(Reply::Progress(Progress::Done(_))) => {
             if look(desk, replay, part)? == Seen::Gone {
