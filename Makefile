@@ -6,7 +6,7 @@ GUEST_BUILD := providers/target/$(WASM_TARGET)/release
 CAPSTAN := target/release/capstan
 export PATH := $(CURDIR)/target/tools:$(CURDIR)/target/tools/bin:$(PATH)
 
-.PHONY: build host providers up test lint fast scenarios images clean wasm-target
+.PHONY: build host providers up test lint fast scenarios leak images clean wasm-target
 
 build: host providers ## target/release/capstan and target/providers/*.wasm
 
@@ -46,6 +46,12 @@ fast: ## rules, contract, components: no engine, no kubectl
 
 scenarios: ## the whole system: a real kubectl, a real engine
 	cargo test --locked --release -p capstan-tests -- --test-threads=1
+
+leak: ## every fault at every exchange of every provider; writes docs/providers/leaks.md
+	@rm -rf target/leak && mkdir -p target/leak docs/providers
+	CAPSTAN_LEAK_SUMMARY=$(CURDIR)/target/leak cargo test --locked --release -p capstan-testkit --test in_tree -- \
+		--include-ignored --test-threads=1 leak::
+	@cat sdk/testkit/tests/in_tree/leak/summary.md target/leak/*.md >docs/providers/leaks.md
 
 images: host ## the images that examples/docker.yaml uses, built locally
 	tests/node-image/build.sh target/release/kubeadm-stand-in

@@ -56,3 +56,10 @@ if ! command -v cargo-deny >/dev/null && [ ! -x target/tools/bin/cargo-deny ]; t
     skip "cargo deny: it could not be installed (target/cargo-deny.log says why)"
   rm -rf target/tools/build
 fi
+
+# fakepve stands in for Proxmox VE; it checks every call against the real schema.
+if [ ! -x target/venv/bin/python ] || ! target/venv/bin/python -c 'import fakepve, cryptography' 2>/dev/null; then
+  echo "installing fakepve"
+  { python3 -m venv target/venv && target/venv/bin/pip install -q 'fakepve[crypto]==0.5.0'; } >target/venv.log 2>&1 ||
+    skip "Proxmox: fakepve could not be installed (target/venv.log says why)"
+fi

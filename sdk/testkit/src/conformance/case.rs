@@ -119,7 +119,7 @@ pub struct Reference {
     pub steps: usize,
     /// Parts of the object.
     pub parts: usize,
-    /// Exchanges of one look at the settled object.
+    /// Exchanges of one look at the settled object, without those that serve many.
     pub at_rest: usize,
 }
 
@@ -154,7 +154,8 @@ impl Reference {
         let (exchanges, writes) = (setting.proxy.exchanges().len(), living.world.writes.len());
         living.pass(80_000).await;
         living.once().await?;
-        let at_rest = setting.proxy.exchanges().len() - exchanges;
+        let all = setting.proxy.exchanges();
+        let at_rest = all.iter().skip(exchanges).filter(|exchange| !setting.server.is_shared(exchange)).count();
         let written = living.world.writes.get(writes..).unwrap_or_default();
         ensure!(written.is_empty(), "a settled object was written: {written:?}");
         living.delete();

@@ -14,8 +14,8 @@ use capstan_core::record::{INTENT_FRESH, LEASE};
 use capstan_core::testing::World;
 use capstan_core::turn::{Call, Course, Mint, Outcome, Reply, Step, Told, TurnInput, TurnRequest};
 use capstan_core::view::{Connection, LastTurn, NotNow, Place, Select, View};
-use capstan_gateway::{Destination, Endpoints, Gateway, Transport};
 use capstan_gateway::policy::Policy;
+use capstan_gateway::{Destination, Endpoints, Gateway, Transport};
 use serde_json::Value;
 
 use crate::proxy::{Exchange, FaultProxy};
@@ -40,6 +40,12 @@ pub trait Server: Send + Sync {
     /// Whether an exchange may have changed something.
     fn changes(&self, exchange: &Exchange) -> bool {
         exchange.changes()
+    }
+
+    /// Whether an exchange is a read whose answer the gateway shares among many objects (`max-age`): here, where there is
+    /// one object, it is not counted as the cost of looking at it.
+    fn is_shared(&self, _exchange: &Exchange) -> bool {
+        false
     }
 }
 
@@ -144,6 +150,8 @@ impl Endpoints for OneEndpoint {
 const PATIENCE: usize = 1_500;
 /// What is looked at again after this time (milliseconds) or later is at rest.
 const REST: u64 = 60_000;
+/// What was neither written nor changed for this time (milliseconds) is at rest, however often it is looked at.
+const QUIET: u64 = 20_000;
 
 impl<'a> Living<'a> {
     /// Begins a life: everything but the host's doing is there.
@@ -360,7 +368,7 @@ impl<'a> Living<'a> {
 
     /// Lives on until the object is up and nothing happens any more, or it is gone.
     pub async fn settle(&mut self) -> anyhow::Result<()> {
-        let mut quiet = 0;
+        let (mut looks, mut active) = (0, self.world.now);
         for _ in 0..PATIENCE {
             let before = (self.world.writes.len(), self.changes());
             let again = self.once().await?;
@@ -369,8 +377,12 @@ impl<'a> Living<'a> {
             }
             let up = self.provisioned() && self.late_since.is_none() && self.stale_since.is_none();
             // A machine whose Node has not joined is looked at often.
-            quiet = if before == (self.world.writes.len(), self.changes()) { quiet + 1 } else { 0 };
-            if up && (quiet >= 2 || again.is_none_or(|after| after >= REST)) {
+            looks += 1;
+            if before != (self.world.writes.len(), self.changes()) {
+                (looks, active) = (0, self.world.now);
+            }
+            let quiet = looks >= 3 && self.world.now - active >= QUIET;
+            if up && (quiet || again.is_none_or(|after| after >= REST)) {
                 return Ok(());
             }
             let Some(after) = again else { bail!("it stands still: {}", self.said()) };

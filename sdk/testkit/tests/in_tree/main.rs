@@ -14,9 +14,10 @@ use std::sync::OnceLock;
 use capstan_core::contract::Role;
 use capstan_testkit::Testkit;
 
-const PROVIDERS: [(&str, Role); 4] = [
+const PROVIDERS: [(&str, Role); 5] = [
     ("simulated", Role::Infrastructure),
     ("docker", Role::Infrastructure),
+    ("proxmox", Role::Infrastructure),
     ("kubeadm-bootstrap", Role::Bootstrap),
     ("kubeadm-control-plane", Role::ControlPlane),
 ];

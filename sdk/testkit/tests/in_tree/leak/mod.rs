@@ -1,8 +1,9 @@
 //! No fault, wherever it strikes, leaves anything behind or makes anything twice.
 //!
-//! `cargo test` runs a sample of all cases, another one for each commit that changes their number, and every case that
+//! `cargo test` runs a sample of all cases, another one when their number changes, and every case that
 //! ever failed (`failed.txt`). `make leak` runs all of them and writes what they came to into `docs/providers/leaks.md`.
 
+mod proxmox;
 mod simulated;
 
 use std::fmt::Write as _;

@@ -135,7 +135,7 @@ where
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_sample_of_faults_leaks_nothing_in_the_simulated_cloud() {
-    with_setting(async |setting| leaks_nothing("simulated", setting, &lives(), false, Extent::Sample(120)).await).await;
+    with_setting(async |setting| leaks_nothing("simulated", setting, &lives(), false, Extent::Sample(40)).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
