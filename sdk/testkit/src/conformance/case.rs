@@ -115,6 +115,8 @@ pub struct Reference {
     pub exchanges: usize,
     /// Those that changed something.
     pub changes: usize,
+    /// Their numbers.
+    pub changing: Vec<usize>,
     /// Steps of turns.
     pub steps: usize,
     /// Parts of the object.
@@ -168,10 +170,19 @@ impl Reference {
             exchanges_up,
             exchanges: setting.proxy.exchanges().len(),
             changes: living.changes(),
+            changing: all_changing(setting),
             steps: living.steps,
             parts: living.parts,
             at_rest,
         })
+    }
+
+    /// The cases where leaks are made: a changing request that arrives late or whose answer is lost, on an object that is
+    /// then deleted at once.
+    pub fn gravest(&self) -> Vec<Case> {
+        let up = self.changing.iter().copied().filter(|number| *number < self.exchanges_up);
+        let of = |number| [Trouble::Exchange(number, Fault::Late), Trouble::Kill(number, Fault::Late)];
+        up.flat_map(of).map(|trouble| Case { trouble, hasty: true }).collect()
     }
 
     /// Every case of this life: each fault at each exchange, a host killed there, a host killed at each step, outages
@@ -203,6 +214,12 @@ impl Reference {
         all.extend((0..series).map(|seed| Case { trouble: Trouble::Series(seed), hasty: seed % 4 == 3 }));
         all
     }
+}
+
+/// The numbers of the exchanges that changed something.
+fn all_changing(setting: &Setting<'_>) -> Vec<usize> {
+    let all = setting.proxy.exchanges();
+    all.iter().enumerate().filter(|(_, exchange)| setting.server.changes(exchange)).map(|(number, _)| number).collect()
 }
 
 async fn sorted(setting: &Setting<'_>) -> anyhow::Result<Vec<String>> {

@@ -23,7 +23,7 @@ const SERIES: u64 = 64;
 /// How many cases are lived.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Extent {
-    /// About this many, spread over all of them, and those that ever failed.
+    /// The gravest, this many of all, and those that ever failed.
     Sample(usize),
     /// All; the summary goes to this provider's file in the directory that `CAPSTAN_LEAK_SUMMARY` names.
     All,
@@ -47,7 +47,9 @@ async fn leaks_nothing(provider: &str, setting: &Setting<'_>, lives: &[Life], st
             Extent::All => all,
             Extent::Sample(count) => {
                 let mut random = SmallRng::seed_from_u64(all.len() as u64);
-                all.into_iter().choose_multiple(&mut random, count)
+                let mut cases = reference.gravest();
+                cases.extend(all.into_iter().choose_multiple(&mut random, count));
+                cases
             }
         };
         for line in FAILED.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
