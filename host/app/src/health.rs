@@ -168,7 +168,11 @@ fn reason(object: &Object) -> Option<String> {
     let best = bad
         .iter()
         .filter(|c| !SUMMARIES.contains(&word(c, "type")))
-        .min_by_key(|c| (word(c, "status") != "False", word(c, "message").is_empty()))
+        .min_by_key(|c| {
+            // What comes first on the way explains what comes later.
+            let first = ["Infrastructure", "Bootstrap"].iter().any(|start| word(c, "type").starts_with(start));
+            (word(c, "status") != "False", word(c, "message").is_empty(), !first)
+        })
         .or_else(|| bad.first())?;
     let message = word(best, "message").split_whitespace().collect::<Vec<_>>().join(" ");
     let told = if message.is_empty() { word(best, "reason").to_owned() } else { message };

@@ -173,7 +173,7 @@ impl Plane {
         });
         pki.write_kubeconfig(&state.join("kubeconfig"), options.port)?;
 
-        let client = kube::Client::new(server.service(User::admin("capstan")), "default");
+        let client = kube::Client::new(server.service(User::admin("capstan")).without_managed_fields(), "default");
         let wire = Wire::new(client.clone());
         for namespace in ["default", SYSTEM_NAMESPACE] {
             ensure_namespace(&wire, namespace).await?;
@@ -484,6 +484,12 @@ fn abort_after_effects() -> Result<Option<AfterEffect>> {
     })))
 }
 
+/// Whether a whole spec could not be read because something in it has another type than the schema says.
+fn is_of_the_wrong_type(error: &admission::FieldError) -> bool {
+    let words = ["invalid type:", "invalid value:", "missing field", "unknown variant", "unknown field"];
+    error.path == "spec" && words.iter().any(|start| error.message.starts_with(start))
+}
+
 /// Cluster API's defaulting and validation, in the API server.
 struct CoreAdmission;
 
@@ -501,7 +507,13 @@ impl Admission for CoreAdmission {
         let Some(mut new) = Object::from_value(std::mem::take(object)) else { return Ok(Vec::new()) };
         let admitted = admission::admit(operation, &mut new, old.as_ref());
         *object = new.into_value();
-        admitted.map(|()| Vec::new()).map_err(|errors| {
+        let Err(errors) = admitted else { return Ok(Vec::new()) };
+        // What has another type than its schema says is refused by the schema's validation, which names the field.
+        let errors: Vec<_> = errors.into_iter().filter(|error| !is_of_the_wrong_type(error)).collect();
+        if errors.is_empty() {
+            return Ok(Vec::new());
+        }
+        Err({
             let errors: Vec<FieldError> = errors
                 .into_iter()
                 .map(|error| FieldError {
