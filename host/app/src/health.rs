@@ -239,8 +239,12 @@ mod tests {
             "spec": {"replicas": 3},
             "status": {"availableReplicas": replicas, "upToDateReplicas": 3, "observedGeneration": 1},
         }));
+        let infrastructure = object(json!({
+            "apiVersion": "i/v1", "kind": "XCluster", "metadata": {"name": "c", "namespace": "n"},
+            "status": {"initialization": {"provisioned": true}},
+        }));
         let keys = vec![cluster.key(), deployment.key()];
-        (Objects(vec![cluster, deployment]), keys)
+        (Objects(vec![cluster, deployment, infrastructure]), keys)
     }
 
     fn all_ready(lines: &[Line]) -> bool {
@@ -253,6 +257,13 @@ mod tests {
             let (objects, keys) = objects(available, replicas);
             assert_eq!(all_ready(&tree(&objects, &keys)), ready, "{available} {replicas}");
         }
+    }
+
+    #[test]
+    fn what_a_cluster_refers_to_and_is_not_there_is_waited_for() {
+        let (mut objects, keys) = objects("True", 3);
+        objects.0.pop();
+        assert!(!all_ready(&tree(&objects, &keys)));
     }
 
     #[test]

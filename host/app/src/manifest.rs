@@ -82,7 +82,7 @@ fn parse(file: &str, text: &str) -> Result<Vec<Document>> {
         let value: Value = match serde_saphyr::from_str(&padded) {
             Ok(value) => value,
             Err(error) => {
-                let at = error.location().map_or(line as u64, |l| l.line() as u64);
+                let at = error.location().map_or(line as u64, |l| l.line());
                 errors.push(format!("{file}:{at}: {}", first_line(&error.to_string())));
                 continue;
             }

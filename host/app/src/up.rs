@@ -300,13 +300,17 @@ impl Plane {
         if object.int_at("/status/observedGeneration") != Some(object.generation()) {
             return None;
         }
-        let condition = object.at("/status/conditions")?.as_array()?.iter().find(|c| c["type"] == "Loaded")?;
-        let loaded = condition["status"] == "True";
+        let word = |condition: &Value, field: &str| {
+            condition.get(field).and_then(Value::as_str).unwrap_or_default().to_owned()
+        };
+        let conditions = object.at("/status/conditions")?.as_array()?;
+        let condition = conditions.iter().find(|c| word(c, "type") == "Loaded")?;
+        let loaded = word(condition, "status") == "True";
         // A status of an earlier process says nothing of this one.
         if loaded && self.module_kinds(name).iter().any(|(g, k)| self.runner.management().definition(g, k).is_err()) {
             return None;
         }
-        Some((loaded, condition["message"].as_str().unwrap_or_default().to_owned()))
+        Some((loaded, word(condition, "message")))
     }
 
     fn module_kinds(&self, name: &str) -> Vec<(String, String)> {
