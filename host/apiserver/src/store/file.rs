@@ -75,10 +75,14 @@ impl File {
         #[cfg(unix)]
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
         let file = options.open(path).map_err(|error| failed(redb::Error::Io(error)))?;
-        let database = redb::Builder::new().set_cache_size(CACHE_BYTES).create_file(file).map_err(|error| match error {
+        let opened = redb::backends::FileBackend::new(file);
+        let in_use_or = |error: redb::DatabaseError| match error {
             redb::DatabaseError::DatabaseAlreadyOpen => StoreError::InUse { path: path.to_owned() },
             error => failed(error.into()),
-        })?;
+        };
+        let backend = opened.map_err(in_use_or)?;
+        let database =
+            redb::Builder::new().set_cache_size(CACHE_BYTES).create_with_backend(backend).map_err(in_use_or)?;
         let begin = database.begin_write().map_err(|e| failed(e.into()))?;
         begin.open_table(OBJECTS).map_err(|e| failed(e.into()))?;
         begin.open_table(REVISIONS).map_err(|e| failed(e.into()))?;
