@@ -65,36 +65,61 @@ pub async fn up(options: args::Up, log: Log, started: Instant) -> Result<ExitCod
     };
     let mut progress = Progress::new(started);
     let outcome = tokio::select! {
-        outcome = plane.bring_up(&state, &options, files, &mut progress, started) => outcome,
-        () = stop.next() => {
-            progress.end();
-            plane.stop().await;
-            return Ok(ExitCode::SUCCESS);
-        }
+        outcome = plane.bring_up(&state, &options, files, &mut progress) => outcome,
+        () = stop.next() => Ok(Reached::Stopped),
     };
     progress.end();
-    let code = match outcome {
-        Ok(ready) => {
-            if ready {
-                println!("Ready in {:.1} s.", started.elapsed().as_secs_f64());
-            }
-            if !options.exit {
-                next_steps(&state.join("kubeconfig"), ready);
-                stop.next().await;
-                println!("Stopping.");
-            }
-            if ready || !options.exit { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-        }
-        Err(error) => {
-            plane.stop().await;
-            return Err(error);
-        }
+    let code = match &outcome {
+        Ok(Reached::Ready(_)) => ExitCode::SUCCESS,
+        Ok(Reached::Stopped) => ExitCode::SUCCESS,
+        Ok(Reached::Stuck(_)) if !options.exit => ExitCode::SUCCESS,
+        Ok(Reached::Stuck(_)) | Err(_) => ExitCode::FAILURE,
     };
+    match &outcome {
+        Ok(Reached::Ready(_)) => println!("Ready in {:.1} s.", started.elapsed().as_secs_f64()),
+        Ok(Reached::Stuck(applied)) => {
+            println!("Not ready after {} s:", options.wait.as_secs());
+            for text in plane.stuck(applied) {
+                println!("  {text}");
+            }
+        }
+        Ok(Reached::Stopped) | Err(_) => {}
+    }
+    match &outcome {
+        Ok(Reached::Ready(_)) if !options.exit => {
+            next_steps(&state.join("kubeconfig"), true);
+            stop.next().await;
+        }
+        Ok(Reached::Stuck(applied)) if !options.exit => {
+            next_steps(&state.join("kubeconfig"), false);
+            tokio::select! {
+                () = plane.ready(applied) => {
+                    println!("Ready in {:.1} s.", started.elapsed().as_secs_f64());
+                    stop.next().await;
+                }
+                () = stop.next() => {}
+            }
+        }
+        _ => {}
+    }
+    if !options.exit {
+        println!("Stopping.");
+    }
     tokio::select! {
         () = plane.stop() => {}
         () = stop.next() => eprintln!("capstan: stopped at once; nothing is lost"),
     }
-    Ok(code)
+    outcome.map(|_| code)
+}
+
+/// How far what was applied has come.
+enum Reached {
+    /// All is ready.
+    Ready(Vec<ObjectKey>),
+    /// The wait is over.
+    Stuck(Vec<ObjectKey>),
+    /// Somebody stopped it.
+    Stopped,
 }
 
 fn next_steps(kubeconfig: &Path, ready: bool) {
@@ -205,15 +230,15 @@ impl Plane {
         Ok(Self { runner, simulator, database, server, shutdown, modules })
     }
 
-    /// Applies and waits. Whether all is ready when it returns.
+    /// Applies and waits.
     async fn bring_up(
         &self,
         state: &StateDir,
         options: &args::Up,
         files: Vec<Document>,
         progress: &mut Progress,
-        started: Instant,
-    ) -> Result<bool> {
+    ) -> Result<Reached> {
+        let deadline = tokio::time::Instant::now() + options.wait;
         progress.say("loading provider components");
         self.wait_for_modules(progress).await;
         let record = state.join("applied.json");
@@ -230,21 +255,23 @@ impl Plane {
             // Resumed: what a person has changed or deleted since then stays as it is.
             self.still_there(&documents).await
         };
-        if applied.is_empty() {
-            return Ok(true);
-        }
-        let deadline = started + options.wait;
-        let waited = tokio::time::timeout_at(deadline.into(), self.wait_ready(&applied, progress)).await;
-        if waited.is_ok() {
-            return Ok(true);
-        }
-        let lines = health::tree(self.runner.management(), &applied);
-        progress.end();
-        println!("Not ready after {} s:", options.wait.as_secs());
-        for text in health::stuck(self.runner.management(), &lines) {
-            println!("  {text}");
-        }
-        Ok(false)
+        progress.say("waiting for all to be ready");
+        let show = |lines: &[Line]| progress.show(lines);
+        Ok(match tokio::time::timeout_at(deadline, self.wait_ready(&applied, show)).await {
+            Ok(()) => Reached::Ready(applied),
+            Err(_) => Reached::Stuck(applied),
+        })
+    }
+
+    /// Waits until all is ready, without a word.
+    async fn ready(&self, applied: &[ObjectKey]) {
+        self.wait_ready(applied, |_| {}).await;
+    }
+
+    /// What keeps the whole from being ready.
+    fn stuck(&self, applied: &[ObjectKey]) -> Vec<String> {
+        let mirror = self.runner.management();
+        health::stuck(mirror, &health::tree(mirror, applied))
     }
 
     /// The documents' objects that exist.
@@ -320,16 +347,15 @@ impl Plane {
     }
 
     /// Shows progress, driven by changes, until all is ready.
-    async fn wait_ready(&self, applied: &[ObjectKey], progress: &mut Progress) {
+    async fn wait_ready(&self, applied: &[ObjectKey], mut show: impl FnMut(&[Line])) {
         let mut changes = self.runner.changes();
-        progress.say("waiting for all to be ready");
         for key in applied {
             self.runner.management().want(&key.group, &key.kind);
         }
         loop {
             changes.mark_unchanged();
             let lines = health::tree(self.runner.management(), applied);
-            progress.show(&lines);
+            show(&lines);
             if is_ready(&lines) {
                 return;
             }

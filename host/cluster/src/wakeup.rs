@@ -85,6 +85,12 @@ impl Wakeup {
                 }
                 self.topics([&Topic::Filled(source)]);
             }
+            Notice::Broken(Place::Workload { namespace, cluster }) => {
+                if let Some(workloads) = self.workloads() {
+                    workloads.poke(&namespace, &cluster);
+                }
+            }
+            Notice::Broken(Place::Management) => {}
             Notice::Kind { group, kind } => {
                 self.kinds_changed.send_modify(|n| *n += 1);
                 for reader in self.dependencies.readers_of_kind(&group, &kind) {
@@ -100,7 +106,7 @@ impl Wakeup {
             if let Some(cluster) = name.strip_suffix("-kubeconfig")
                 && let Some(workloads) = self.workloads()
             {
-                workloads.kubeconfig_changed(namespace, cluster);
+                workloads.poke(namespace, cluster);
             }
         } else if gone
             && is(source, "cluster.x-k8s.io", "Cluster")
