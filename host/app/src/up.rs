@@ -70,13 +70,13 @@ pub async fn up(options: args::Up, log: Log, started: Instant) -> Result<ExitCod
     };
     progress.end();
     let code = match &outcome {
-        Ok(Reached::Ready(_)) => ExitCode::SUCCESS,
+        Ok(Reached::Ready) => ExitCode::SUCCESS,
         Ok(Reached::Stopped) => ExitCode::SUCCESS,
         Ok(Reached::Stuck(_)) if !options.exit => ExitCode::SUCCESS,
         Ok(Reached::Stuck(_)) | Err(_) => ExitCode::FAILURE,
     };
     match &outcome {
-        Ok(Reached::Ready(_)) => println!("Ready in {:.1} s.", started.elapsed().as_secs_f64()),
+        Ok(Reached::Ready) => println!("Ready in {:.1} s.", started.elapsed().as_secs_f64()),
         Ok(Reached::Stuck(applied)) => {
             println!("Not ready after {} s:", options.wait.as_secs());
             for text in plane.stuck(applied) {
@@ -86,7 +86,7 @@ pub async fn up(options: args::Up, log: Log, started: Instant) -> Result<ExitCod
         Ok(Reached::Stopped) | Err(_) => {}
     }
     match &outcome {
-        Ok(Reached::Ready(_)) if !options.exit => {
+        Ok(Reached::Ready) if !options.exit => {
             next_steps(&state.join("kubeconfig"), true);
             stop.next().await;
         }
@@ -115,7 +115,7 @@ pub async fn up(options: args::Up, log: Log, started: Instant) -> Result<ExitCod
 /// How far what was applied has come.
 enum Reached {
     /// All is ready.
-    Ready(Vec<ObjectKey>),
+    Ready,
     /// The wait is over.
     Stuck(Vec<ObjectKey>),
     /// Somebody stopped it.
@@ -258,7 +258,7 @@ impl Plane {
         progress.say("waiting for all to be ready");
         let show = |lines: &[Line]| progress.show(lines);
         Ok(match tokio::time::timeout_at(deadline, self.wait_ready(&applied, show)).await {
-            Ok(()) => Reached::Ready(applied),
+            Ok(()) => Reached::Ready,
             Err(_) => Reached::Stuck(applied),
         })
     }
