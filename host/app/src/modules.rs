@@ -93,6 +93,8 @@ pub struct Registry {
     table: Arc<Table>,
     state: RwLock<State>,
     changes: watch::Sender<u64>,
+    /// Counts up when a ProviderModule was looked at.
+    looked: watch::Sender<u64>,
 }
 
 impl Registry {
@@ -100,7 +102,14 @@ impl Registry {
     pub fn new(engine: Engine) -> Arc<Self> {
         let table = Arc::new(Table::default());
         let gateway = Arc::new(Gateway::new(table.clone(), Arc::new(capstan_gateway::Network::new())));
-        Arc::new(Self { engine, gateway, table, state: RwLock::default(), changes: watch::Sender::new(0) })
+        Arc::new(Self {
+            engine,
+            gateway,
+            table,
+            state: RwLock::default(),
+            changes: watch::Sender::new(0),
+            looked: watch::Sender::new(0),
+        })
     }
 
     fn read<T>(&self, read: impl FnOnce(&State) -> T) -> T {
@@ -109,6 +118,16 @@ impl Registry {
 
     fn write<T>(&self, write: impl FnOnce(&mut State) -> T) -> T {
         write(&mut self.state.write().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Counts up when a ProviderModule was looked at.
+    pub fn looks(&self) -> watch::Receiver<u64> {
+        self.looked.subscribe()
+    }
+
+    /// Whether the ProviderModule was looked at by this process.
+    pub fn has_looked_at(&self, name: &str) -> bool {
+        self.read(|state| state.seen.contains_key(name))
     }
 
     fn forget_module(&self, name: &str) {
@@ -291,6 +310,7 @@ impl Modules for Registry {
                 let seen =
                     Seen { uid: object.uid().to_owned(), generation: object.generation(), problem: problem.clone() };
                 self.write(|state| state.seen.insert(name.to_owned(), seen));
+                self.looked.send_modify(|n| *n += 1);
                 problem
             }
         };

@@ -42,6 +42,8 @@ use crate::state_dir::{self, StateDir};
 pub const CONCURRENCY: usize = 64;
 /// How long the components may take to be loaded before what is applied is applied anyway.
 const LOADING: Duration = Duration::from_secs(60);
+/// Changes that come within this time are shown together.
+const COALESCE: Duration = Duration::from_millis(40);
 /// For tests: end the process, as a crash would, after this many effects.
 const ABORT_AFTER: &str = "CAPSTAN_ABORT_AFTER_EFFECTS";
 
@@ -163,6 +165,8 @@ struct Plane {
     database: Database,
     server: ApiServer,
     shutdown: CancellationToken,
+    registry: Arc<Registry>,
+    /// The ProviderModules that were made here.
     modules: Vec<String>,
 }
 
@@ -215,7 +219,7 @@ impl Plane {
             client,
             rules: Arc::new(CoreRules::new(registry.clone(), all)),
             providers: registry.clone(),
-            modules: Some(registry),
+            modules: Some(registry.clone()),
             lease: Some(("capstan".into(), state.kept.identity.clone())),
             concurrency: CONCURRENCY,
             after_effect: abort_after_effects()?,
@@ -227,7 +231,7 @@ impl Plane {
             manifest::ensure(runner.management(), &module).await?;
             modules.push(module.name().to_owned());
         }
-        Ok(Self { runner, simulator, database, server, shutdown, modules })
+        Ok(Self { runner, simulator, database, server, shutdown, registry, modules })
     }
 
     /// Applies and waits.
@@ -294,14 +298,17 @@ impl Plane {
 
     /// Waits until every in-tree module was looked at; tells which could not be loaded.
     async fn wait_for_modules(&self, progress: &Progress) {
-        let mut changes = self.runner.changes();
+        let (mut changes, mut looks) = (self.runner.changes(), self.registry.looks());
         let all_seen = async {
             loop {
                 changes.mark_unchanged();
-                if self.modules.iter().all(|name| self.module_condition(name).is_some())
-                    || changes.changed().await.is_err()
-                {
+                looks.mark_unchanged();
+                if self.modules.iter().all(|name| self.module_condition(name).is_some()) {
                     return;
+                }
+                tokio::select! {
+                    changed = changes.changed() => if changed.is_err() { return },
+                    changed = looks.changed() => if changed.is_err() { return },
                 }
             }
         };
@@ -321,10 +328,12 @@ impl Plane {
         self.runner.management().get(&ObjectKey::new(GROUP, PROVIDER_MODULE, "", name)).ok().flatten()
     }
 
-    /// Whether a module was loaded, and why not; `None` while it was not looked at in its present form.
+    /// Whether a module was loaded, and why not; `None` while this process has not looked at it in its present form.
     fn module_condition(&self, name: &str) -> Option<(bool, String)> {
         let object = self.module_object(name)?;
-        if object.int_at("/status/observedGeneration") != Some(object.generation()) {
+        if object.int_at("/status/observedGeneration") != Some(object.generation())
+            || !self.registry.has_looked_at(name)
+        {
             return None;
         }
         let word = |condition: &Value, field: &str| {
@@ -332,12 +341,7 @@ impl Plane {
         };
         let conditions = object.at("/status/conditions")?.as_array()?;
         let condition = conditions.iter().find(|c| word(c, "type") == "Loaded")?;
-        let loaded = word(condition, "status") == "True";
-        // A status of an earlier process says nothing of this one.
-        if loaded && self.module_kinds(name).iter().any(|(g, k)| self.runner.management().definition(g, k).is_err()) {
-            return None;
-        }
-        Some((loaded, word(condition, "message")))
+        Some((word(condition, "status") == "True", word(condition, "message")))
     }
 
     fn module_kinds(&self, name: &str) -> Vec<(String, String)> {
@@ -356,12 +360,14 @@ impl Plane {
             changes.mark_unchanged();
             let lines = health::tree(self.runner.management(), applied);
             show(&lines);
-            if is_ready(&lines) {
+            if is_ready(&lines) && lines.iter().all(|line| self.runner.has_looked_at(&line.key)) {
                 return;
             }
             if changes.changed().await.is_err() {
                 return std::future::pending().await;
             }
+            // Changes come in bursts: one look at all of them.
+            tokio::time::sleep(COALESCE).await;
         }
     }
 

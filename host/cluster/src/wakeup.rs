@@ -21,7 +21,7 @@ pub(crate) struct Wakeup {
     pub workloads: OnceLock<Weak<Workloads>>,
     /// Counts up when a kind came, went or changed.
     pub kinds_changed: watch::Sender<u64>,
-    /// Counts up with every change of the management cluster's caches.
+    /// Counts up with every change of the management cluster's caches and every decision.
     pub changes: watch::Sender<u64>,
 }
 
@@ -37,7 +37,7 @@ impl Wakeup {
         }
     }
 
-    fn is_decided(&self, group: &str, kind: &str) -> bool {
+    pub fn is_decided(&self, group: &str, kind: &str) -> bool {
         let decided = self.decided.read().unwrap_or_else(PoisonError::into_inner);
         decided.contains(&(group.to_owned(), kind.to_owned()))
     }
