@@ -1,5 +1,5 @@
 //! Provider turns as the runner drives them, with a provider of the test's own.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by them")]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test fails by them")]
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
