@@ -75,6 +75,7 @@ fn a_kill_at_every_step_of_a_machines_creation_leaves_one_machine() -> Result<()
     // Each round lets the host carry out one effect more (a write to its API or a changing request to the cloud) than the
     // round before, while one worker is added, until a round needs no crash any more.
     let mut replicas = 3;
+    let mut crashes = 0;
     for effects in 1..40 {
         let abort = Up { env: vec![("CAPSTAN_ABORT_AFTER_EFFECTS".into(), effects.to_string())], ..Up::default() };
         let mut plane = Plane::start(dir.path(), port, &abort)?;
