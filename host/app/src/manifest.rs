@@ -273,6 +273,9 @@ async fn send(mirror: &Mirror, resource: &Resource, object: &Object, dry_run: bo
 fn explain(document: &Document, error: &WireError) -> String {
     let key = document.object.key();
     let message = match error {
+        WireError::Refused { code: 404, message, .. } if message.contains("namespaces") => {
+            format!("metadata.namespace: there is no namespace {}; create it, or put it into the file", key.namespace)
+        }
         WireError::Refused { code: 404, .. } => {
             format!("the API server serves no {} in version {}", key.kind, document.object.gvk().version)
         }

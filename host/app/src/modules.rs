@@ -157,7 +157,7 @@ impl Registry {
     async fn load(&self, name: &str, spec: &ProviderModuleSpec, installer: &dyn Installer) -> Result<(), String> {
         let (engine, path) = (self.engine.clone(), PathBuf::from(&spec.source.file));
         let (module, digest) = tokio::task::spawn_blocking(move || {
-            let module = Module::load_file(&engine, &path).map_err(|error| error.to_string())?;
+            let module = Module::load_file(&engine, &path).map_err(|error| one_line(&error))?;
             let digest = module.digest().to_owned();
             Ok::<_, String>((module, digest))
         })
@@ -207,6 +207,11 @@ impl Registry {
         }
         status
     }
+}
+
+/// A refusal as one line: it becomes a condition.
+pub fn one_line(text: &impl std::fmt::Display) -> String {
+    text.to_string().split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 fn crds(module: &Module) -> Result<Vec<Object>, String> {

@@ -173,6 +173,7 @@ struct Plane {
 impl Plane {
     async fn start(state: &mut StateDir, options: &args::Up) -> Result<Self> {
         let listener = listen(options.port).await?;
+        let port = listener.local_addr().context("find the API server's port")?.port();
         let pki = Pki::load(state)?;
         let database = Database::open(&state.join("state.redb"), Durability::Immediate)?;
         let server = ApiServer::new(Options {
@@ -200,7 +201,7 @@ impl Plane {
                 }
             }
         });
-        pki.write_kubeconfig(&state.join("kubeconfig"), options.port)?;
+        pki.write_kubeconfig(&state.join("kubeconfig"), port)?;
 
         let client = kube::Client::new(server.service(User::admin("capstan")).without_managed_fields(), "default");
         let wire = Wire::new(client.clone());
@@ -490,21 +491,25 @@ fn module_object(file: &Path, simulator: SocketAddr) -> Result<Object> {
     module.set("/spec/source/file", file.display().to_string().into());
     match name.as_str() {
         "simulated" => module.set("/spec/endpoints", json!({"api": {"url": format!("http://{simulator}")}})),
-        "docker" => module.set("/spec/endpoints", json!({"engine": {"unixSocket": docker_socket()?}})),
+        "docker" => match docker_socket(std::env::var("DOCKER_HOST").ok().as_deref()) {
+            Ok(socket) => module.set("/spec/endpoints", json!({"engine": {"unixSocket": socket}})),
+            // Whoever uses no Docker is not held up; whoever does is told on the object.
+            Err(problem) => tracing::warn!(%problem, "the docker provider has no endpoint"),
+        },
         _ => {}
     }
     Ok(module)
 }
 
-fn docker_socket() -> Result<String> {
-    match std::env::var("DOCKER_HOST") {
-        Ok(host) if !host.is_empty() => match host.strip_prefix("unix://") {
+fn docker_socket(host: Option<&str>) -> Result<String> {
+    match host.filter(|host| !host.is_empty()) {
+        None => Ok("/var/run/docker.sock".to_owned()),
+        Some(host) => match host.strip_prefix("unix://") {
             Some(path) if path.starts_with('/') => Ok(path.to_owned()),
             _ => {
                 bail!("DOCKER_HOST is {host:?}; only unix:///path/to/docker.sock is supported: set it so, or unset it")
             }
         },
-        _ => Ok("/var/run/docker.sock".to_owned()),
     }
 }
 
@@ -576,6 +581,13 @@ mod tests {
         let other =
             module_object(Path::new("/x/kubeadm-bootstrap.wasm"), SocketAddr::from(([127, 0, 0, 1], 7))).unwrap();
         assert_eq!(other.at("/spec/endpoints"), None);
+    }
+
+    #[test]
+    fn the_docker_socket_is_the_environments_or_the_usual_one() {
+        assert_eq!(docker_socket(None).unwrap(), "/var/run/docker.sock");
+        assert_eq!(docker_socket(Some("unix:///run/user/1/docker.sock")).unwrap(), "/run/user/1/docker.sock");
+        assert!(docker_socket(Some("tcp://10.0.0.1:2375")).unwrap_err().to_string().contains("unix://"));
     }
 
     #[tokio::test]
