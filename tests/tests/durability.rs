@@ -75,7 +75,6 @@ fn a_kill_at_every_step_of_a_machines_creation_leaves_one_machine() -> Result<()
     // Each round lets the host carry out one effect more (a write to its API or a changing request to the cloud) than the
     // round before, while one worker is added, until a round needs no crash any more.
     let mut replicas = 3;
-    let mut crashes = 0;
     for effects in 1..40 {
         let abort = Up { env: vec![("CAPSTAN_ABORT_AFTER_EFFECTS".into(), effects.to_string())], ..Up::default() };
         let mut plane = Plane::start(dir.path(), port, &abort)?;
@@ -99,14 +98,16 @@ fn a_kill_at_every_step_of_a_machines_creation_leaves_one_machine() -> Result<()
         plane.wait_ready(2 * MINUTE)?;
         plane.kubectl(&["scale", "machinedeployment", "quickstart-workers", &format!("--replicas={replicas}")])?;
         settles(&plane, replicas)?;
-        let simulated = plane.items(&["simulatedmachines", "-n", "default"])?.len();
+        let objects = plane.items(&["simulatedmachines", "-n", "default"])?.len();
+        let machines = plane.simulated_machines()?;
         ensure!(
-            simulated == replicas + 1,
-            "after {effects} effects: {simulated} SimulatedMachines for {} Machines",
+            objects == replicas + 1 && machines.len() == replicas + 1,
+            "after {effects} effects: {objects} SimulatedMachines and {machines:?} in the cloud for {} Machines",
             replicas + 1
         );
         plane.kill();
         if !aborted {
+            ensure!(effects > 8, "a worker took only {effects} effects: the crashes did not happen");
             return Ok(());
         }
     }
