@@ -8,12 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use capstan_api::{Gvk, Object, ObjectKey, admission};
-use capstan_apiserver::schema::{FieldError, FieldErrorKind};
-use capstan_apiserver::{
-    Admission, AdmissionRequest, ApiServer, Authentication, Database, Durability, Operation, Options, Status, User,
-    server_config,
-};
+use capstan_api::{Gvk, Object, ObjectKey};
+use capstan_apiserver::{ApiServer, Authentication, Database, Durability, Options, User, server_config};
 use capstan_cluster::apply::AfterEffect;
 use capstan_cluster::crds;
 use capstan_cluster::kinds::builtin;
@@ -24,11 +20,13 @@ use capstan_cluster::wire::Wire;
 
 use capstan_runtime::{Engine, EngineConfig};
 use capstan_simulator::{Simulator, SimulatorOptions};
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+use crate::admission::CoreAdmission;
 use crate::args::{self, Controllers, Log};
+use crate::components::{components, module_object};
 use crate::health::{self, Line};
 use crate::logging;
 use crate::manifest::{self, Applied, Document};
@@ -455,64 +453,6 @@ pub async fn serve_simulator(listen: SocketAddr, state_dir: Option<PathBuf>) -> 
     Ok(())
 }
 
-/// The components of a directory: the one given, else `providers/` beside the binary's directory, else beside the binary.
-pub fn components(given: Option<&Path>) -> Result<Vec<PathBuf>> {
-    let directory = match given {
-        Some(path) => path.to_owned(),
-        None => {
-            let own = std::env::current_exe().context("find the running program")?;
-            let own = own.parent().unwrap_or(Path::new(".")).to_owned();
-            [own.join("../providers"), own.join("providers")]
-                .into_iter()
-                .find(|path| path.is_dir())
-                .with_context(|| {
-                    format!("no provider components beside {}; build them (`make build`) or say where they are with --providers DIR", own.display())
-                })?
-        }
-    };
-    let directory = std::fs::canonicalize(&directory)
-        .with_context(|| format!("the directory with provider components, {}, cannot be read", directory.display()))?;
-    let mut files: Vec<PathBuf> = std::fs::read_dir(&directory)
-        .with_context(|| format!("cannot read {}", directory.display()))?
-        .filter_map(|entry| entry.ok().map(|e| e.path()))
-        .filter(|path| path.extension().is_some_and(|e| e == "wasm"))
-        .collect();
-    files.sort();
-    if files.is_empty() {
-        bail!("{} has no provider components (*.wasm); build them with `make build`", directory.display());
-    }
-    Ok(files)
-}
-
-/// The ProviderModule for a component file. What the in-tree providers need to reach on this machine is known here.
-fn module_object(file: &Path, simulator: SocketAddr) -> Result<Object> {
-    let name = file.file_stem().map(|n| n.to_string_lossy().into_owned()).context("a component file without a name")?;
-    let mut module = Object::new(&Gvk::new(GROUP, "v1alpha1", PROVIDER_MODULE), "", &name);
-    module.set("/spec/source/file", file.display().to_string().into());
-    match name.as_str() {
-        "simulated" => module.set("/spec/endpoints", json!({"api": {"url": format!("http://{simulator}")}})),
-        "docker" => match docker_socket(std::env::var("DOCKER_HOST").ok().as_deref()) {
-            Ok(socket) => module.set("/spec/endpoints", json!({"engine": {"unixSocket": socket}})),
-            // Whoever uses no Docker is not held up; whoever does is told on the object.
-            Err(problem) => tracing::warn!(%problem, "the docker provider has no endpoint"),
-        },
-        _ => {}
-    }
-    Ok(module)
-}
-
-fn docker_socket(host: Option<&str>) -> Result<String> {
-    match host.filter(|host| !host.is_empty()) {
-        None => Ok("/var/run/docker.sock".to_owned()),
-        Some(host) => match host.strip_prefix("unix://") {
-            Some(path) if path.starts_with('/') => Ok(path.to_owned()),
-            _ => {
-                bail!("DOCKER_HOST is {host:?}; only unix:///path/to/docker.sock is supported: set it so, or unset it")
-            }
-        },
-    }
-}
-
 fn abort_after_effects() -> Result<Option<AfterEffect>> {
     let Ok(text) = std::env::var(ABORT_AFTER) else { return Ok(None) };
     let limit: u64 = text.parse().with_context(|| format!("{ABORT_AFTER} must be a number"))?;
@@ -525,70 +465,9 @@ fn abort_after_effects() -> Result<Option<AfterEffect>> {
     })))
 }
 
-/// Whether a whole spec could not be read because something in it has another type than the schema says.
-fn is_of_the_wrong_type(error: &admission::FieldError) -> bool {
-    let words = ["invalid type:", "invalid value:", "missing field", "unknown variant", "unknown field"];
-    error.path == "spec" && words.iter().any(|start| error.message.starts_with(start))
-}
-
-/// Cluster API's defaulting and validation, in the API server.
-struct CoreAdmission;
-
-impl Admission for CoreAdmission {
-    fn admit(&self, request: &AdmissionRequest, object: &mut Value) -> Result<Vec<String>, Status> {
-        if !request.subresource.is_empty() {
-            return Ok(Vec::new());
-        }
-        let operation = match request.operation {
-            Operation::Create => admission::Operation::Create,
-            Operation::Update => admission::Operation::Update,
-            Operation::Delete => admission::Operation::Delete,
-        };
-        let old = request.old.clone().and_then(Object::from_value);
-        let Some(mut new) = Object::from_value(std::mem::take(object)) else { return Ok(Vec::new()) };
-        let admitted = admission::admit(operation, &mut new, old.as_ref());
-        *object = new.into_value();
-        let Err(errors) = admitted else { return Ok(Vec::new()) };
-        // What has another type than its schema says is refused by the schema's validation, which names the field.
-        let errors: Vec<_> = errors.into_iter().filter(|error| !is_of_the_wrong_type(error)).collect();
-        if errors.is_empty() {
-            return Ok(Vec::new());
-        }
-        Err({
-            let errors: Vec<FieldError> = errors
-                .into_iter()
-                .map(|error| FieldError {
-                    path: error.path,
-                    kind: FieldErrorKind::Invalid,
-                    bad_value: None,
-                    detail: error.message,
-                })
-                .collect();
-            Status::invalid(&request.group, &request.kind, &request.name, &errors)
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_module_is_named_after_its_file_and_told_where_its_cloud_is() {
-        let module = module_object(Path::new("/x/simulated.wasm"), SocketAddr::from(([127, 0, 0, 1], 7))).unwrap();
-        assert_eq!(module.name(), "simulated");
-        assert_eq!(module.str_at("/spec/endpoints/api/url"), Some("http://127.0.0.1:7"));
-        let other =
-            module_object(Path::new("/x/kubeadm-bootstrap.wasm"), SocketAddr::from(([127, 0, 0, 1], 7))).unwrap();
-        assert_eq!(other.at("/spec/endpoints"), None);
-    }
-
-    #[test]
-    fn the_docker_socket_is_the_environments_or_the_usual_one() {
-        assert_eq!(docker_socket(None).unwrap(), "/var/run/docker.sock");
-        assert_eq!(docker_socket(Some("unix:///run/user/1/docker.sock")).unwrap(), "/run/user/1/docker.sock");
-        assert!(docker_socket(Some("tcp://10.0.0.1:2375")).unwrap_err().to_string().contains("unix://"));
-    }
 
     #[tokio::test]
     async fn a_port_in_use_says_what_to_do() {
@@ -596,12 +475,5 @@ mod tests {
         let port = taken.local_addr().unwrap().port();
         let error = listen(port).await.unwrap_err().to_string();
         assert!(error.contains("--port") && error.contains(&port.to_string()), "{error}");
-    }
-
-    #[test]
-    fn a_directory_without_components_says_what_to_do() {
-        let dir = tempfile::tempdir().unwrap();
-        let error = components(Some(dir.path())).unwrap_err().to_string();
-        assert!(error.contains("make build"), "{error}");
     }
 }
