@@ -3,6 +3,7 @@
 //! The host makes certificates and the kubeconfig, shows the planner its machines, and carries out the one step that
 //! comes back: a Machine with its InfraMachine and BootstrapConfig, a deletion, an object of the workload cluster.
 
+mod components;
 mod kubeconfig;
 mod machines;
 mod members;
@@ -66,7 +67,8 @@ pub fn decide(key: &ObjectKey, served: &Served, view: &dyn View, now: u64) -> Re
         // It goes with the Cluster that uses it.
         let _ = ownership::claim(&mut plan, template, &cluster.as_owner(false), cluster.name());
     }
-    let members = members::read(view, &own, now)?;
+    let mut members = members::read(view, &own, now)?;
+    components::judge(view, &cluster, &mut members);
     for member in &members {
         if let Some(after) = member.half_made(now) {
             if after == 0 {
