@@ -24,7 +24,7 @@ use crate::difference::Draft;
 use crate::needs::Offers;
 use crate::ownership;
 use crate::plan::{Plan, Write};
-use crate::provider::{Due, PATIENCE, age, due, not_due, paused_condition, told};
+use crate::provider::{Due, PATIENCE, age, due_if_lost, not_due, paused_condition, told};
 use crate::record::{MEMORY, finalizer, owner_key};
 use crate::script::Script;
 use crate::turn::{TurnInput, TurnRequest};
@@ -112,7 +112,8 @@ pub fn decide(key: &ObjectKey, served: &Served, view: &dyn View, now: u64) -> Re
     ]);
     let inputs = cluster_input::inputs(&object, &input, None, more);
     let last = view.last_turn(key);
-    match due(last.as_ref(), &inputs, now) {
+    let lost = members.iter().any(|m| m.available) && object.at("/status/replicas").is_none();
+    match due_if_lost(last.as_ref(), &inputs, lost, now) {
         Due::Now => {}
         _ if Condition::holds(&object, "Paused") => {}
         later => {

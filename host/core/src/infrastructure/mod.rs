@@ -23,7 +23,7 @@ use crate::difference::Draft;
 use crate::needs::{BootstrapData, Offers, text};
 use crate::parts::{Desk, Job, bring_up, take_down};
 use crate::plan::Plan;
-use crate::provider::{self, Due, due, not_due, paused_condition, told, waiting};
+use crate::provider::{self, Due, due_if_lost, not_due, paused_condition, told, waiting};
 use crate::record::{OWNER_KEY, Record, finalizer, minted_owner_key, owner_key};
 use crate::script::{Halt, Replay, Routine, Script};
 use crate::turn::{ClusterInput, TurnInput, TurnRequest};
@@ -153,7 +153,12 @@ pub fn decide(key: &ObjectKey, served: &Served, view: &dyn View, now: u64) -> Re
     let inputs = cluster_input::inputs(&object, &digested, machine_input.as_ref(), more);
     let last = view.last_turn(key);
     let unpause = Condition::holds(&object, "Paused");
-    match due(last.as_ref(), &inputs, now) {
+    let owner = if is_machine { machine.as_deref() } else { cluster.as_deref() };
+    let known = owner.is_some_and(|owner| owner.bool_at("/status/initialization/infrastructureProvisioned"));
+    let lost = !deleting
+        && ((known && !object.bool_at("/status/initialization/provisioned"))
+            || (record.has_managed() && !object.has_finalizer(&finalizer)));
+    match due_if_lost(last.as_ref(), &inputs, lost, now) {
         Due::Now => {}
         later if !unpause => {
             let mut plan = not_due(later);

@@ -47,6 +47,29 @@ fn a_machine_of_one_part_costs_three_writes_and_a_settled_one_none() {
 }
 
 #[test]
+fn what_a_settled_machine_has_lost_is_put_back() {
+    let mut scene = Scene::machine();
+    scene.settle();
+    scene.world.edit(&capstan_api::ObjectKey::new("cluster.x-k8s.io", "Machine", "n", "m"), |m| {
+        m.set("/status/initialization/infrastructureProvisioned", true.into());
+    });
+    scene.settle();
+    let before = scene.object().unwrap();
+    for at in ["/status", "/metadata/finalizers"] {
+        scene.take_writes();
+        scene.edit(|o| {
+            o.remove(at);
+        });
+        scene.wait(5_000);
+        scene.settle();
+        let object = scene.object().unwrap();
+        assert_eq!(object.finalizers(), before.finalizers());
+        assert!(object.bool_at("/status/initialization/provisioned"), "{at}");
+        assert!(scene.take_writes().len() <= 2);
+    }
+}
+
+#[test]
 fn a_machine_that_does_not_join_is_looked_at_often() {
     let mut scene = Scene::machine();
     scene.world.edit(&capstan_api::ObjectKey::new("cluster.x-k8s.io", "Machine", "n", "m"), |m| {
