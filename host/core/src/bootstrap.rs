@@ -22,7 +22,7 @@ use crate::difference::Draft;
 use crate::needs::{Grant, Offers, TOKEN_TTL, cluster_secret};
 use crate::ownership;
 use crate::plan::{Plan, WorkloadWrite, Write};
-use crate::provider::{self, Due, Problem, due, not_due, paused_condition, told, waiting};
+use crate::provider::{self, Due, Problem, due_if_lost, not_due, paused_condition, told, waiting};
 use crate::record::owner_key;
 use crate::script::{Halt, Replay, Routine, Script};
 use crate::turn::{Call, Reply, TurnInput, TurnRequest};
@@ -98,7 +98,8 @@ pub fn decide(key: &ObjectKey, served: &Served, view: &dyn View, now: u64) -> Re
     stable.node_bound = false;
     let inputs = cluster_input::inputs(&object, &input, Some(&stable), json!([role_name, offers.digest()]));
     let last = view.last_turn(key);
-    match due(last.as_ref(), &inputs, now) {
+    // What was made once and is gone is made again.
+    match due_if_lost(last.as_ref(), &inputs, created, now) {
         Due::Now => {}
         _ if Condition::holds(&object, "Paused") => {}
         later => return Ok(not_due(later)),

@@ -303,6 +303,11 @@ mod tests {
         assert_eq!(due(Some(&last), "b", 1_000), Due::Now);
         assert_eq!(due(Some(&last), "a", 1_200), Due::Later(300));
         assert_eq!(due(Some(&last), "a", 1_500), Due::Now);
-        assert_eq!(due(Some(&LastTurn { look_again: None, ..last }), "a", 9_999_999), Due::OnChange);
+        assert_eq!(due_if_lost(Some(&last), "a", true, 1_200), Due::Later(300));
+        let last = LastTurn { look_again: None, ..last };
+        assert_eq!(due(Some(&last), "a", 9_999_999), Due::OnChange);
+        assert_eq!(due_if_lost(Some(&last), "a", false, 9_999_999), Due::OnChange);
+        assert_eq!(due_if_lost(Some(&last), "a", true, last.at + 2_000), Due::Later(3_000));
+        assert_eq!(due_if_lost(Some(&last), "a", true, last.at + 5_000), Due::Now);
     }
 }
