@@ -16,7 +16,7 @@ use capstan_api::well_known::CLUSTER_NAME;
 use capstan_api::{Object, ObjectKey};
 use serde_json::json;
 
-use crate::cluster_input;
+use crate::cluster_input::{self, is_control_plane};
 use crate::conditions::Condition;
 use crate::contract::{Duty, Served};
 use crate::difference::Draft;
@@ -27,7 +27,7 @@ use crate::provider::{self, Due, due_if_lost, not_due, paused_condition, told, w
 use crate::record::{OWNER_KEY, Record, finalizer, minted_owner_key, owner_key};
 use crate::script::{Halt, Replay, Routine, Script};
 use crate::turn::{ClusterInput, TurnInput, TurnRequest};
-use crate::view::{NotNow, Place, Select, View};
+use crate::view::{Connection, NotNow, Place, Select, View};
 
 #[cfg(test)]
 mod safety_tests;
@@ -149,7 +149,14 @@ pub fn decide(key: &ObjectKey, served: &Served, view: &dyn View, now: u64) -> Re
     }
     // A node that falls ill is a reason to look at its machine.
     let health = machine.as_ref().and_then(|machine| Condition::of(machine, "NodeHealthy"));
-    let more = json!([offers.digest(), health.map(|condition| condition.status.as_str())]);
+    // And so is an API server that does not answer: whether its machines still run.
+    let silent = match (&cluster, &machine) {
+        (Some(cluster), Some(machine)) if is_control_plane(machine) && machine.at("/status/nodeRef").is_some() => {
+            matches!(view.connection(cluster.namespace(), cluster.name()), Connection::Down { .. })
+        }
+        _ => false,
+    };
+    let more = json!([offers.digest(), health.map(|condition| condition.status.as_str()), silent]);
     let inputs = cluster_input::inputs(&object, &digested, machine_input.as_ref(), more);
     let last = view.last_turn(key);
     let unpause = Condition::holds(&object, "Paused");
