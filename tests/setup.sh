@@ -19,6 +19,7 @@ command -v dockerd >/dev/null || packages+=(docker.io)
 command -v busybox >/dev/null || packages+=(busybox-static)
 command -v haproxy >/dev/null || packages+=(haproxy)
 command -v iptables >/dev/null || packages+=(iptables)
+command -v isoinfo >/dev/null || packages+=(genisoimage)
 command -v cc >/dev/null || packages+=(gcc libc6-dev)
 if [ ${#packages[@]} -gt 0 ]; then
   if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
@@ -29,6 +30,13 @@ if [ ${#packages[@]} -gt 0 ]; then
   else
     skip "the Docker scenario: ${packages[*]} missing and this is not root; apt-get install ${packages[*]}"
   fi
+fi
+
+# moto checks the signatures that the gateway makes.
+if [ ! -x target/venv/bin/moto_server ]; then
+  { [ -x target/venv/bin/python ] || python3 -m venv target/venv; } >target/venv.log 2>&1 &&
+    target/venv/bin/pip install -q 'moto[server]==5.2.5' >>target/venv.log 2>&1 ||
+    skip "signatures of AWS requests: moto could not be installed into target/venv (target/venv.log says why)"
 fi
 
 # kubectl is the client of the scenarios. Debian's is too old for the newest API, so it is built where there is none.

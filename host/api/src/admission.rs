@@ -11,6 +11,7 @@ use std::fmt;
 
 use self::validation::Checks;
 use crate::Object;
+use crate::ipam::IPAM_GROUP;
 use crate::well_known::{CAPSTAN_GROUP, CLUSTER_GROUP};
 
 pub use defaulting::label_value;
@@ -49,14 +50,14 @@ impl fmt::Display for FieldError {
     }
 }
 
-/// Fills in defaults and checks an object of a core kind or of Capstan's own; other kinds pass untouched.
+/// Fills in defaults and checks an object of a core kind, of IPAM or of Capstan's own; other kinds pass untouched.
 /// `old` is the object as it is, for an update. An object that is being deleted may always be updated: otherwise a
 /// rule that came later would keep its finalizers for ever.
 ///
 /// # Errors
 /// Every field that breaks a rule.
 pub fn admit(operation: Operation, new: &mut Object, old: Option<&Object>) -> Result<(), Vec<FieldError>> {
-    let ours = [CLUSTER_GROUP, CAPSTAN_GROUP].contains(&new.group());
+    let ours = [CLUSTER_GROUP, CAPSTAN_GROUP, IPAM_GROUP].contains(&new.group());
     if !ours || operation == Operation::Delete || new.is_deleting() {
         return Ok(());
     }

@@ -3,8 +3,12 @@
 use schemars::JsonSchema;
 use serde_json::{Map, Value, json};
 
-use crate::capstan::{EndpointSpec, EndpointStatus, ProviderModuleSpec, ProviderModuleStatus};
+use crate::capstan::{EgressPolicySpec, EndpointSpec, EndpointStatus, ProviderModuleSpec, ProviderModuleStatus};
 use crate::cluster::{ClusterSpec, ClusterStatus};
+use crate::ipam::{
+    IPAM_GROUP, IPAM_VERSION, InClusterIpPoolSpec, InClusterIpPoolStatus, IpAddressClaimSpec, IpAddressClaimStatus,
+    IpAddressSpec, IpAddressStatus, POOL_VERSION,
+};
 use crate::machine::{MachineSpec, MachineStatus};
 use crate::machine_deployment::{MachineDeploymentSpec, MachineDeploymentStatus};
 use crate::machine_set::{MachineSetSpec, MachineSetStatus};
@@ -139,6 +143,24 @@ const ENDPOINT_COLUMNS: &[Column] = &[
     AGE,
 ];
 
+const POOL_NAME: Column = column("Pool Name", "string", ".spec.poolRef.name", "Pool");
+const POOL_KIND: Column = column("Pool Kind", "string", ".spec.poolRef.kind", "Kind of the pool");
+const CLAIM_COLUMNS: &[Column] = &[POOL_NAME, POOL_KIND, AGE];
+const ADDRESS_COLUMNS: &[Column] =
+    &[column("Address", "string", ".spec.address", "The address"), POOL_NAME, POOL_KIND, AGE];
+const POOL_COLUMNS: &[Column] = &[
+    column("Addresses", "string", ".spec.addresses", "Addresses that may be given"),
+    column("Total", "integer", ".status.ipAddresses.total", "How many they are"),
+    column("Free", "integer", ".status.ipAddresses.free", "Addresses that can still be given"),
+    column("Used", "integer", ".status.ipAddresses.used", "Addresses that were given"),
+];
+
+const EGRESS_POLICY_COLUMNS: &[Column] = &[
+    column("Addresses", "string", ".spec.addresses", "Networks that are listed"),
+    column("Accepted", "string", ".status.conditions[?(@.type==\"Accepted\")].status", "The policy is in force"),
+    AGE,
+];
+
 struct Kind {
     group: &'static str,
     version: &'static str,
@@ -226,6 +248,51 @@ const ENDPOINT_KIND: Kind = Kind {
     ..PROVIDER_MODULE_KIND
 };
 
+const CLAIM_KIND: Kind = Kind {
+    group: IPAM_GROUP,
+    version: IPAM_VERSION,
+    kind: "IPAddressClaim",
+    plural: "ipaddressclaims",
+    short_names: &[],
+    about: "IPAddressClaim asks for an address of a pool.",
+    columns: CLAIM_COLUMNS,
+    ..MACHINE_KIND
+};
+
+const ADDRESS_KIND: Kind = Kind {
+    kind: "IPAddress",
+    plural: "ipaddresses",
+    about: "IPAddress is an address that was given to the claim of the same name.",
+    columns: ADDRESS_COLUMNS,
+    ..CLAIM_KIND
+};
+
+const POOL_KIND_OF_NAMESPACE: Kind = Kind {
+    version: POOL_VERSION,
+    kind: "InClusterIPPool",
+    plural: "inclusterippools",
+    about: "InClusterIPPool holds addresses for claims of its namespace.",
+    columns: POOL_COLUMNS,
+    ..CLAIM_KIND
+};
+
+const GLOBAL_POOL_KIND: Kind = Kind {
+    kind: "GlobalInClusterIPPool",
+    plural: "globalinclusterippools",
+    namespaced: false,
+    about: "GlobalInClusterIPPool holds addresses for claims of all namespaces.",
+    ..POOL_KIND_OF_NAMESPACE
+};
+
+const EGRESS_POLICY_KIND: Kind = Kind {
+    kind: "EgressPolicy",
+    plural: "egresspolicies",
+    short_names: &[],
+    about: "EgressPolicy lists what endpoints and workload clusters may resolve to beyond the public internet.",
+    columns: EGRESS_POLICY_COLUMNS,
+    ..PROVIDER_MODULE_KIND
+};
+
 /// All CRDs, complete, in the order in which they are best installed.
 pub fn crds() -> Vec<Value> {
     vec![
@@ -235,12 +302,17 @@ pub fn crds() -> Vec<Value> {
         crd::<MachineDeploymentSpec, MachineDeploymentStatus>(&MACHINE_DEPLOYMENT_KIND),
         crd::<ProviderModuleSpec, ProviderModuleStatus>(&PROVIDER_MODULE_KIND),
         crd::<EndpointSpec, EndpointStatus>(&ENDPOINT_KIND),
+        crd::<IpAddressClaimSpec, IpAddressClaimStatus>(&CLAIM_KIND),
+        crd::<IpAddressSpec, IpAddressStatus>(&ADDRESS_KIND),
+        crd::<InClusterIpPoolSpec, InClusterIpPoolStatus>(&POOL_KIND_OF_NAMESPACE),
+        crd::<InClusterIpPoolSpec, InClusterIpPoolStatus>(&GLOBAL_POOL_KIND),
+        crd::<EgressPolicySpec, EndpointStatus>(&EGRESS_POLICY_KIND),
     ]
 }
 
 fn crd<Spec: JsonSchema, Status: JsonSchema>(kind: &Kind) -> Value {
     let mut spec = schema_of::<Spec>();
-    if kind.group == CLUSTER_GROUP {
+    if kind.group != CAPSTAN_GROUP {
         constrain(kind.kind, &mut spec);
     }
     let mut schema = json!({
@@ -264,9 +336,10 @@ fn crd<Spec: JsonSchema, Status: JsonSchema>(kind: &Kind) -> Value {
         set(&mut subresources, "/scale", scale());
     }
     let mut labels = Map::new();
-    if kind.group == CLUSTER_GROUP {
+    if kind.group != CAPSTAN_GROUP {
+        let provider = if kind.version == POOL_VERSION { "ipam-in-cluster" } else { "cluster-api" };
         labels.insert("cluster.x-k8s.io/v1beta2".into(), kind.version.into());
-        labels.insert(PROVIDER.into(), "cluster-api".into());
+        labels.insert(PROVIDER.into(), provider.into());
         labels.insert("clusterctl.cluster.x-k8s.io".into(), "".into());
     }
     let mut names = json!({
@@ -323,6 +396,16 @@ fn constrain(kind: &str, spec: &mut Value) {
         "Machine" => {
             set(spec, &format!("/properties/clusterName{RULES}"), immutable);
             set(spec, &format!("/properties/bootstrap{RULES}"), bootstrap);
+        }
+        "IPAddressClaim" | "IPAddress" => {
+            set(spec, RULES, json!([{"rule": "self == oldSelf", "message": "the spec cannot be changed"}]));
+        }
+        "InClusterIPPool" | "GlobalInClusterIPPool" => {
+            for field in ["addresses", "excludedAddresses"] {
+                let pattern = "^[0-9A-Fa-f.:]+(-[0-9A-Fa-f.:]+|/[0-9]{1,3})?$";
+                set(spec, &format!("/properties/{field}/items/pattern"), pattern.into());
+                set(spec, &format!("/properties/{field}/items/maxLength"), 79.into());
+            }
         }
         _ => {
             set(spec, &format!("/properties/clusterName{RULES}"), immutable);
@@ -405,7 +488,16 @@ mod tests {
         for path in ["spec.rollout.strategy.rollingUpdate.maxSurge", "spec.remediation.maxInFlight", "status.phase"] {
             assert!(has(3, path), "MachineDeployment {path}");
         }
-        assert!(has(4, "spec.source.file") && has(5, "spec.unixSocket"));
+        assert!(has(4, "spec.source.file") && has(5, "spec.unixSocket") && has(5, "spec.credential.aws.role.stsURL"));
+        assert!(has(10, "spec.addresses") && has(10, "spec.unixSockets") && has(10, "status.conditions"));
+        assert!(has(6, "spec.poolRef.apiGroup") && has(6, "status.addressRef.name") && has(7, "spec.claimRef.name"));
+        for path in ["spec.allocateReservedIPAddresses", "spec.excludedAddresses", "status.ipAddresses.outOfRange"] {
+            assert!(has(8, path) && has(9, path), "{path}");
+        }
+        assert_eq!(
+            (all[8]["spec"]["scope"].as_str(), all[9]["spec"]["scope"].as_str()),
+            (Some("Namespaced"), Some("Cluster"))
+        );
     }
 
     #[test]
@@ -437,7 +529,7 @@ mod tests {
         let names: Vec<&Value> = all.iter().map(|c| &c["spec"]["names"]["shortNames"][0]).collect();
         assert_eq!(
             names,
-            ["cl", "ma", "ms", "md", "pm"].map(Value::from).iter().chain([&Value::Null]).collect::<Vec<_>>()
+            ["cl", "ma", "ms", "md", "pm"].map(Value::from).iter().chain([&Value::Null; 6]).collect::<Vec<_>>()
         );
         assert_eq!(all[2]["metadata"]["labels"]["cluster.x-k8s.io/v1beta2"], "v1beta2");
         assert_eq!(all[2]["spec"]["versions"][0]["subresources"]["scale"]["labelSelectorPath"], ".status.selector");

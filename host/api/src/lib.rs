@@ -1,7 +1,7 @@
 //! Cluster API and Capstan types, CRDs, defaulting and validation: data and pure functions.
 //!
 //! - [`object`]: an object as it is on the wire; core controllers read provider objects so;
-//! - [`cluster`], [`machine`], [`machine_set`], [`machine_deployment`], [`capstan`], [`meta`]: typed kinds;
+//! - [`cluster`], [`machine`], [`machine_set`], [`machine_deployment`], [`capstan`], [`ipam`], [`meta`]: typed kinds;
 //! - [`crds`] and [`provider_crds`]: the CustomResourceDefinitions of the core and of provider components;
 //! - [`admission`]: defaulting and validation of the core kinds;
 //! - [`well_known`]: names of labels, annotations and finalizers.
@@ -10,6 +10,7 @@ pub mod admission;
 pub mod capstan;
 pub mod cluster;
 mod crds;
+pub mod ipam;
 pub mod machine;
 pub mod machine_deployment;
 pub mod machine_set;

@@ -95,9 +95,30 @@ impl OwnerReference {
 }
 
 /// An unstructured object.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Object(pub Map<String, Value>);
+
+/// What a Secret holds is not shown, nor the annotation in which kubectl keeps a copy of it.
+impl fmt::Debug for Object {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.kind() != "Secret" {
+            return f.debug_tuple("Object").field(&self.0).finish();
+        }
+        let shown = |map: &Map<String, Value>| map.keys().cloned().collect::<Vec<_>>();
+        let (mut rest, mut keys) = (self.0.clone(), Vec::new());
+        for field in ["data", "stringData"] {
+            if let Some(value) = rest.shift_remove(field) {
+                keys.extend(value.as_object().map(shown).unwrap_or_default());
+            }
+        }
+        if let Some(metadata) = rest.get_mut("metadata").and_then(Value::as_object_mut) {
+            metadata.shift_remove("annotations");
+            metadata.shift_remove("managedFields");
+        }
+        f.debug_struct("Secret").field("object", &rest).field("keys", &keys).finish_non_exhaustive()
+    }
+}
 
 /// A word of a JSON pointer without its escapes.
 fn unescaped(word: &str) -> Cow<'_, str> {
@@ -374,6 +395,20 @@ mod tests {
         m.set("/spec/version/deeper", json!(1));
         assert!(m.bool_at("/status/initialization/infrastructureProvisioned"));
         assert_eq!(m.str_at("/spec/version"), Some("v1.34.0"));
+    }
+
+    #[test]
+    fn what_a_secret_holds_is_not_shown() {
+        let secret = Object::from_value(json!({
+            "apiVersion": "v1", "kind": "Secret",
+            "metadata": {"name": "s", "annotations": {"kubectl.kubernetes.io/last-applied-configuration": "hunter2"}},
+            "data": {"token": "aHVudGVyMg=="}, "stringData": {"other": "hunter2"},
+        }))
+        .unwrap();
+        let shown = format!("{secret:?} {secret:#?}");
+        assert!(shown.contains("token") && shown.contains("other"), "{shown}");
+        assert!(!shown.contains("hunter2") && !shown.contains("aHVudGVyMg"), "{shown}");
+        assert!(format!("{:?}", machine()).contains("v1.34.0"));
     }
 
     #[test]

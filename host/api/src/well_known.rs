@@ -84,5 +84,12 @@ pub const MACHINE_SET_FINALIZER: &str = "cluster.x-k8s.io/machineset";
 /// Finalizer of MachineDeployments.
 pub const MACHINE_DEPLOYMENT_FINALIZER: &str = "cluster.x-k8s.io/machinedeployment";
 
+/// Finalizer of IPAddressClaims: their address is released first.
+pub const CLAIM_FINALIZER: &str = "ipam.cluster.x-k8s.io/ReleaseAddress";
+/// Finalizer of IPAddresses: they stay while their claim does.
+pub const ADDRESS_FINALIZER: &str = "ipam.cluster.x-k8s.io/ProtectAddress";
+/// Finalizer of in-cluster pools: they stay while an address of theirs is given.
+pub const POOL_FINALIZER: &str = "ipam.cluster.x-k8s.io/ProtectPool";
+
 /// Type of Secrets that Cluster API makes.
 pub const SECRET_TYPE: &str = "cluster.x-k8s.io/secret";

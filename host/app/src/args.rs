@@ -84,7 +84,7 @@ pub struct Run {
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
     /// What this process does
-    #[arg(long, value_enum, value_delimiter = ',', default_value = "core,infrastructure,bootstrap,control-plane")]
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "core,infrastructure,bootstrap,control-plane,ipam")]
     pub controllers: Vec<Controllers>,
     /// Where compiled components are kept
     #[arg(long, value_name = "DIR")]
@@ -108,6 +108,8 @@ pub enum Controllers {
     Bootstrap,
     /// Kinds of control-plane components
     ControlPlane,
+    /// Claims, addresses and pools of in-cluster IPAM
+    Ipam,
 }
 
 /// `capstan provider`.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use capstan_api::{Gvk, Object};
-use capstan_cluster::modules::{GROUP, PROVIDER_MODULE};
+use capstan_cluster::modules::{EGRESS_POLICY, GROUP, PROVIDER_MODULE};
 use serde_json::json;
 
 /// The components of a directory: the one given, else `providers/` beside the binary's directory, else beside the binary.
@@ -52,6 +52,25 @@ pub fn module_object(file: &Path, simulator: SocketAddr) -> Result<Object> {
         _ => {}
     }
     Ok(module)
+}
+
+/// What this person's endpoints may reach on this machine: itself, Docker and the simulated cloud. Everything else that is
+/// not on the public internet is for another EgressPolicy to list.
+pub fn egress_policy(simulator: SocketAddr) -> Object {
+    let mut addresses = vec!["127.0.0.0/8".to_owned(), "::1/128".to_owned()];
+    if !simulator.ip().is_loopback() {
+        addresses.push(simulator.ip().to_string());
+    }
+    let mut sockets = vec!["/var/run/docker.sock".to_owned()];
+    // A setting that names no socket is told of where the docker provider's endpoint is made.
+    if let Ok(docker) = docker_socket(std::env::var("DOCKER_HOST").ok().as_deref())
+        && !sockets.contains(&docker)
+    {
+        sockets.push(docker);
+    }
+    let mut policy = Object::new(&Gvk::new(GROUP, "v1alpha1", EGRESS_POLICY), "", "capstan-up");
+    policy.set("/spec", json!({"addresses": addresses, "unixSockets": sockets}));
+    policy
 }
 
 fn docker_socket(host: Option<&str>) -> Result<String> {

@@ -3,7 +3,9 @@
 mod admission;
 mod args;
 mod components;
+mod endpoints;
 mod health;
+mod kinds;
 mod logging;
 mod manifest;
 mod modules;

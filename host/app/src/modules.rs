@@ -4,67 +4,28 @@
 //! goes on. Turns begun before a change end on the component they began with.
 
 use std::collections::{BTreeMap, HashMap};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use capstan_api::capstan::{Destination, EndpointSpec, ProviderModuleSpec};
+use capstan_api::capstan::{EgressPolicySpec, EndpointSpec, ProviderModuleSpec};
 use capstan_api::provider_crds::provider_crds;
 use capstan_api::{Object, time};
+use capstan_cluster::mirror::Mirror;
 use capstan_cluster::modules::{Installer, Looked, Modules};
 use capstan_cluster::providers::{Providers, Turn};
 use capstan_core::contract::{Granted, KnownPart, Served};
 use capstan_core::turn::{Call, Outcome, TurnInput};
-use capstan_gateway::{Endpoints, Gateway, Origin};
+use capstan_gateway::Gateway;
 use capstan_runtime::{Engine, Module};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
+use crate::endpoints::{self, Table};
+
 /// How often a module that could not be loaded is tried again, so that a repaired file needs no touch.
 const TRY_AGAIN: Duration = Duration::from_secs(10);
-
-/// Where endpoints are, as the gateway asks.
-#[derive(Default)]
-struct Table {
-    /// By namespace and name of the Endpoint.
-    endpoints: RwLock<HashMap<(String, String), Result<capstan_gateway::Destination, String>>>,
-    /// By name of the ProviderModule and of the endpoint in its manifest.
-    defaults: RwLock<HashMap<(String, String), Result<capstan_gateway::Destination, String>>>,
-}
-
-type Entries = RwLock<HashMap<(String, String), Result<capstan_gateway::Destination, String>>>;
-
-fn find(entries: &Entries, first: &str, second: &str) -> Result<Option<capstan_gateway::Destination>, String> {
-    let entries = entries.read().unwrap_or_else(PoisonError::into_inner);
-    let Some(found) = entries.get(&(first.to_owned(), second.to_owned())) else { return Ok(None) };
-    let destination = found.clone()?;
-    if let Origin::UnixSocket(path) = &destination.origin
-        && !path.exists()
-    {
-        return Err(no_socket(path));
-    }
-    Ok(Some(destination))
-}
-
-fn no_socket(path: &Path) -> String {
-    let path = path.display();
-    format!(
-        "the unix socket {path} is not there: start the service that serves it (for Docker: its engine, `systemctl start \
-         docker` or `dockerd`), or point the endpoint at another one (for Docker: set DOCKER_HOST=unix://… and start \
-         `capstan up` again)"
-    )
-}
-
-impl Endpoints for Table {
-    fn endpoint(&self, namespace: &str, name: &str) -> Result<Option<capstan_gateway::Destination>, String> {
-        find(&self.endpoints, namespace, name)
-    }
-
-    fn module_default(&self, module: &str, name: &str) -> Result<Option<capstan_gateway::Destination>, String> {
-        find(&self.defaults, module, name)
-    }
-}
 
 struct Loaded {
     module: Arc<Module>,
@@ -112,6 +73,11 @@ impl Registry {
         })
     }
 
+    /// From here on Secrets are read from these caches.
+    pub fn read_secrets_from(&self, management: &Mirror) {
+        self.table.read_secrets_from(management);
+    }
+
     fn read<T>(&self, read: impl FnOnce(&State) -> T) -> T {
         read(&self.state.read().unwrap_or_else(PoisonError::into_inner))
     }
@@ -130,26 +96,33 @@ impl Registry {
         self.read(|state| state.seen.contains_key(name))
     }
 
+    /// The module that serves a kind, or the kind that a template is of.
+    pub fn module_of(&self, group: &str, kind: &str) -> Option<Arc<Module>> {
+        let of_template = kind.strip_suffix("Template").unwrap_or(kind);
+        self.read(|state| {
+            let serves = |loaded: &&Loaded| {
+                let is = |wanted: &str| loaded.served.iter().any(|(k, of)| k == wanted && of.group == group);
+                is(kind) || is(of_template)
+            };
+            state.loaded.values().find(serves).map(|loaded| loaded.module.clone())
+        })
+    }
+
+    /// Whether a kind has a `…Template` kind.
+    pub fn has_template(&self, group: &str, kind: &str) -> bool {
+        let of = self.module_of(group, kind);
+        of.is_some_and(|module| module.crds().iter().any(|crd| crd.kind == kind && crd.template))
+    }
+
     fn forget_module(&self, name: &str) {
         let gone = self.write(|state| {
             state.seen.remove(name);
             state.loaded.remove(name)
         });
-        self.table.defaults.write().unwrap_or_else(PoisonError::into_inner).retain(|(module, _), _| module != name);
+        self.table.set_module(name, None);
         if gone.is_some() {
             tracing::info!(module = name, "unloaded");
             self.changes.send_modify(|n| *n += 1);
-        }
-    }
-
-    fn set_defaults(&self, name: &str, endpoints: &BTreeMap<String, Destination>) {
-        let mut defaults = self.table.defaults.write().unwrap_or_else(PoisonError::into_inner);
-        defaults.retain(|(module, _), _| module != name);
-        for (endpoint, at) in endpoints {
-            defaults.insert(
-                (name.to_owned(), endpoint.clone()),
-                destination(at.url.as_deref(), at.unix_socket.as_deref(), None),
-            );
         }
     }
 
@@ -265,19 +238,6 @@ fn condition(object: &Object, kind: &str, ok: bool, reason: &str, message: &str)
     })
 }
 
-fn destination(
-    url: Option<&str>,
-    unix_socket: Option<&str>,
-    ca: Option<&str>,
-) -> Result<capstan_gateway::Destination, String> {
-    let origin = match (url, unix_socket) {
-        (Some(url), None) => Origin::parse(url)?,
-        (None, Some(path)) => Origin::parse(&format!("unix://{path}"))?,
-        _ => return Err("exactly one of url and unixSocket is needed".into()),
-    };
-    Ok(capstan_gateway::Destination { ca: ca.map(str::to_owned), ..capstan_gateway::Destination::of(origin) })
-}
-
 fn spec<T: serde::de::DeserializeOwned>(object: &Object) -> Result<T, String> {
     let value = object.at("/spec").cloned().unwrap_or_else(|| json!({}));
     serde_json::from_value(value).map_err(|error| format!("spec: {error}"))
@@ -303,7 +263,7 @@ impl Modules for Registry {
             _ => {
                 let outcome = match spec::<ProviderModuleSpec>(object) {
                     Ok(spec) => {
-                        self.set_defaults(name, &spec.endpoints);
+                        self.table.set_module(name, Some(&spec));
                         self.load(name, &spec, installer).await
                     }
                     Err(problem) => Err(problem),
@@ -326,23 +286,41 @@ impl Modules for Registry {
     }
 
     async fn endpoint(&self, namespace: &str, name: &str, endpoint: Option<&Object>) -> Looked {
-        let key = (namespace.to_owned(), name.to_owned());
-        let Some(object) = endpoint.filter(|object| !object.is_deleting()) else {
-            self.table.endpoints.write().unwrap_or_else(PoisonError::into_inner).remove(&key);
-            return Looked::default();
-        };
-        let found = spec::<EndpointSpec>(object)
-            .and_then(|spec| destination(spec.url.as_deref(), spec.unix_socket.as_deref(), spec.ca_bundle.as_deref()));
-        let condition = match &found {
-            Ok(_) => condition(object, "Accepted", true, "Accepted", ""),
-            Err(problem) => condition(object, "Accepted", false, "NotAccepted", problem),
-        };
-        self.table.endpoints.write().unwrap_or_else(PoisonError::into_inner).insert(key, found);
-        Looked {
-            status: Some(json!({"conditions": [condition], "observedGeneration": object.generation()})),
-            look_again: None,
+        let object = endpoint.filter(|object| !object.is_deleting());
+        let found =
+            object.map(|object| spec::<EndpointSpec>(object).and_then(|spec| endpoints::of_endpoint(namespace, &spec)));
+        let problem = found.as_ref().and_then(|found| found.as_ref().err().cloned());
+        if self.table.set_endpoint(namespace, name, found) {
+            self.changes.send_modify(|n| *n += 1);
         }
+        accepted(object, problem)
     }
+
+    async fn egress_policy(&self, name: &str, policy: Option<&Object>) -> Looked {
+        let object = policy.filter(|object| !object.is_deleting());
+        let found = object.map(|object| {
+            let spec = spec::<EgressPolicySpec>(object)?;
+            Ok::<_, String>((endpoints::of_policy(&spec)?, spec.namespaces))
+        });
+        let problem = found.as_ref().and_then(|found| found.as_ref().err().cloned());
+        // A policy that cannot be read lists nothing.
+        if self.table.set_policy(name, found.and_then(Result::ok)) {
+            self.changes.send_modify(|n| *n += 1);
+        }
+        accepted(object, problem)
+    }
+}
+
+/// The status of an Endpoint or EgressPolicy.
+fn accepted(object: Option<&Object>, problem: Option<String>) -> Looked {
+    let status = object.map(|object| {
+        let condition = match &problem {
+            None => condition(object, "Accepted", true, "Accepted", ""),
+            Some(problem) => condition(object, "Accepted", false, "NotAccepted", problem),
+        };
+        json!({"conditions": [condition], "observedGeneration": object.generation()})
+    });
+    Looked { status, look_again: None }
 }
 
 #[async_trait]
@@ -415,26 +393,5 @@ mod tests {
         assert_eq!(second["lastTransitionTime"], "2020-01-01T00:00:00Z");
         assert_ne!(first["lastTransitionTime"], second["lastTransitionTime"]);
         assert_ne!(condition(&object, "Loaded", true, "Loaded", "")["lastTransitionTime"], "2020-01-01T00:00:00Z");
-    }
-
-    #[test]
-    fn a_missing_socket_says_what_to_do() {
-        let table = Table::default();
-        table
-            .defaults
-            .write()
-            .unwrap()
-            .insert(("docker".into(), "engine".into()), destination(None, Some("/nowhere/docker.sock"), None));
-        let error = table.module_default("docker", "engine").unwrap_err();
-        assert!(error.contains("/nowhere/docker.sock") && error.contains("DOCKER_HOST"), "{error}");
-        assert_eq!(table.module_default("docker", "other"), Ok(None));
-    }
-
-    #[test]
-    fn a_destination_is_a_url_or_a_socket() {
-        assert!(destination(Some("http://127.0.0.1:1"), None, None).is_ok());
-        assert!(destination(None, Some("/a.sock"), None).is_ok());
-        assert!(destination(None, None, None).is_err());
-        assert!(destination(Some("http://h"), Some("/a.sock"), None).is_err());
     }
 }

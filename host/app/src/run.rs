@@ -43,11 +43,12 @@ pub async fn run(options: args::Run) -> Result<ExitCode> {
         client,
         rules: Arc::new(CoreRules::new(registry.clone(), options.controllers.iter().copied())),
         providers: registry.clone(),
-        modules: Some(registry),
+        modules: Some(registry.clone()),
         lease: Some((options.lease.clone(), format!("{}-{}", host.trim(), std::process::id()))),
         concurrency: CONCURRENCY,
         after_effect: None,
     });
+    registry.read_secrets_from(runner.management());
     if let Some(directory) = &options.providers {
         runner.kinds_served(&[(GROUP.into(), PROVIDER_MODULE.into())]).await;
         for file in components(Some(directory))? {

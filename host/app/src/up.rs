@@ -14,7 +14,7 @@ use capstan_cluster::apply::AfterEffect;
 use capstan_cluster::crds;
 use capstan_cluster::kinds::builtin;
 use capstan_cluster::lease::SYSTEM_NAMESPACE;
-use capstan_cluster::modules::{GROUP, PROVIDER_MODULE};
+use capstan_cluster::modules::{EGRESS_POLICY, GROUP, Modules, PROVIDER_MODULE};
 use capstan_cluster::runner::{self, Runner};
 use capstan_cluster::wire::Wire;
 
@@ -26,8 +26,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::admission::CoreAdmission;
 use crate::args::{self, Controllers, Log};
-use crate::components::{components, module_object};
+use crate::components::{components, egress_policy, module_object};
 use crate::health::{self, Line};
+use crate::kinds::ProviderKinds;
 use crate::logging;
 use crate::manifest::{self, Applied, Document};
 use crate::modules::Registry;
@@ -174,13 +175,15 @@ impl Plane {
         let port = listener.local_addr().context("find the API server's port")?.port();
         let pki = Pki::load(state)?;
         let database = Database::open(&state.join("state.redb"), Durability::Immediate)?;
+        let kinds = ProviderKinds::default();
         let server = ApiServer::new(Options {
             store: database.store("management")?,
             authentication: Authentication::ClientCertificates {
                 ca: vec![pki.authority_der.clone()],
                 bootstrap_tokens: false,
             },
-            admission: vec![Arc::new(CoreAdmission)],
+            admission: vec![Arc::new(CoreAdmission), Arc::new(kinds.clone())],
+            conversion: vec![Arc::new(kinds.clone())],
             ..Options::default()
         })?;
         let shutdown = CancellationToken::new();
@@ -213,7 +216,14 @@ impl Plane {
         let mut config = EngineConfig::new(state.directory("cache")?).context("find the running program")?;
         config.threads = config.threads.max(2);
         let registry = Registry::new(Engine::new(config)?);
-        let all = [Controllers::Core, Controllers::Infrastructure, Controllers::Bootstrap, Controllers::ControlPlane];
+        kinds.ask(&registry);
+        let all = [
+            Controllers::Core,
+            Controllers::Infrastructure,
+            Controllers::Bootstrap,
+            Controllers::ControlPlane,
+            Controllers::Ipam,
+        ];
         let runner = Runner::start(runner::Options {
             client,
             rules: Arc::new(CoreRules::new(registry.clone(), all)),
@@ -223,7 +233,12 @@ impl Plane {
             concurrency: CONCURRENCY,
             after_effect: abort_after_effects()?,
         });
-        runner.kinds_served(&[(GROUP.into(), PROVIDER_MODULE.into())]).await;
+        registry.read_secrets_from(runner.management());
+        runner.kinds_served(&[(GROUP.into(), PROVIDER_MODULE.into()), (GROUP.into(), EGRESS_POLICY.into())]).await;
+        // Known before the first turn, whichever event comes first.
+        let policy = egress_policy(simulator.address());
+        manifest::ensure(runner.management(), &policy).await?;
+        registry.egress_policy(policy.name(), Some(&policy)).await;
         let mut modules = Vec::new();
         for file in components(options.providers.as_deref())? {
             let module = module_object(&file, simulator.address())?;

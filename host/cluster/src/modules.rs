@@ -1,4 +1,4 @@
-//! ProviderModule and Endpoint: what whoever runs components is told of them, and what their status says.
+//! ProviderModule, Endpoint and EgressPolicy: what whoever runs components is told of them, and what their status says.
 
 use std::time::Duration;
 
@@ -18,6 +18,8 @@ pub const GROUP: &str = "capstan.dev";
 pub const PROVIDER_MODULE: &str = "ProviderModule";
 /// Kind of an endpoint.
 pub const ENDPOINT: &str = "Endpoint";
+/// Kind of an egress policy.
+pub const EGRESS_POLICY: &str = "EgressPolicy";
 
 /// Installs the CRDs of a module before it serves.
 #[async_trait]
@@ -48,6 +50,9 @@ pub trait Modules: Send + Sync {
 
     /// An endpoint as it is now (`None`: it is gone).
     async fn endpoint(&self, namespace: &str, name: &str, endpoint: Option<&Object>) -> Looked;
+
+    /// An egress policy as it is now (`None`: it is gone).
+    async fn egress_policy(&self, name: &str, policy: Option<&Object>) -> Looked;
 }
 
 impl Installer for Wire {
@@ -66,7 +71,7 @@ impl Installer for Wire {
 
 /// Whether the object is one of those that go to [`Modules`].
 pub fn is_for_modules(key: &ObjectKey) -> bool {
-    key.group == GROUP && (key.kind == PROVIDER_MODULE || key.kind == ENDPOINT)
+    key.group == GROUP && [PROVIDER_MODULE, ENDPOINT, EGRESS_POLICY].contains(&key.kind.as_str())
 }
 
 /// Tells [`Modules`] about one object and writes its status where it differs.
@@ -77,10 +82,10 @@ pub async fn work(
     key: &ObjectKey,
     object: Option<&Object>,
 ) -> Ended {
-    let looked = if key.kind == PROVIDER_MODULE {
-        modules.module(&key.name, object, wire).await
-    } else {
-        modules.endpoint(&key.namespace, &key.name, object).await
+    let looked = match key.kind.as_str() {
+        PROVIDER_MODULE => modules.module(&key.name, object, wire).await,
+        EGRESS_POLICY => modules.egress_policy(&key.name, object).await,
+        _ => modules.endpoint(&key.namespace, &key.name, object).await,
     };
     let (Some(status), Some(object)) = (looked.status, object) else { return Ended::Done(looked.look_again) };
     let patch = json!({"status": replace(object.at("/status"), status)});

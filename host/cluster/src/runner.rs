@@ -244,7 +244,7 @@ impl Inner {
     fn decided_kinds(&self) -> Vec<(String, String)> {
         let mut kinds = self.rules.kinds();
         if self.modules.is_some() {
-            for kind in [modules::PROVIDER_MODULE, modules::ENDPOINT] {
+            for kind in [modules::EGRESS_POLICY, modules::ENDPOINT, modules::PROVIDER_MODULE] {
                 kinds.push((modules::GROUP.to_owned(), kind.to_owned()));
             }
         }

@@ -87,6 +87,7 @@ pub fn decide(key: &ObjectKey, served: &Served, view: &dyn View, now: u64) -> Re
     let input = cluster_input::cluster_input(&cluster, infrastructure.as_deref(), served);
     let machine_input = cluster_input::machine_input(&machine, None);
     let mut offers = Offers::named(&object, cluster.name(), served, view)?.with_secrets(view)?;
+    offers.cluster_owner = Some(cluster.as_owner(false));
     offers.owner = Some(certificates_owner(view, &cluster, &object)?);
     offers.private_keys = machine_input.control_plane;
     offers.may_make = machine_input.control_plane;

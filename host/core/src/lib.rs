@@ -4,7 +4,8 @@
 //! - [`plan`]: what a decision may ask for;
 //! - [`contract`]: the provider contract's records, as the host holds them;
 //! - [`conditions`], [`contract_read`], [`difference`], [`ownership`]: what the rules share;
-//! - [`rules`]: the rules of the core kinds: [`cluster`], [`machine`], [`machine_set`], [`machine_deployment`];
+//! - [`rules`]: the rules of the core kinds: [`cluster`], [`machine`], [`machine_set`], [`machine_deployment`], and of
+//!   in-cluster IPAM: [`ipam`];
 //! - [`turn`]: how a provider's turn is driven, one call at a time;
 //! - [`provider`]: the rules for kinds that provider modules serve: [`infrastructure`], [`bootstrap`], [`control_plane`].
 
@@ -13,6 +14,7 @@ pub mod conditions;
 pub mod contract;
 pub mod contract_read;
 pub mod difference;
+pub mod ipam;
 pub mod machine;
 pub mod machine_deployment;
 pub mod machine_set;

@@ -5,6 +5,10 @@
 //! A key pair is never made anew once the control plane is initialized: the cluster that knows the old one would be
 //! lost.
 
+mod held;
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -17,11 +21,13 @@ use serde_json::{Value, json};
 use crate::certificate::public_key_hash;
 use crate::contract::{Granted, KeyPair, KeyUse, KnownPart, Need, Served};
 use crate::plan::{KeyPairSecret, Write};
-use crate::provider::{Problem, Retry};
+use crate::provider::Problem;
 use crate::record::digest;
 use crate::script::{Halt, Replay};
 use crate::turn::{Call, Mint, Reply};
 use crate::view::{NotNow, Place, Select, View};
+
+pub use held::Held;
 
 /// Time to live of a bootstrap token, in seconds.
 pub const TOKEN_TTL: u64 = 15 * 60;
@@ -59,6 +65,10 @@ pub struct Offers {
     pub initialized: bool,
     /// The machine's first-boot data.
     pub bootstrap_data: BootstrapData,
+    /// The Cluster as the owner of what belongs to it.
+    pub cluster_owner: Option<OwnerReference>,
+    /// What the subject has in the management cluster because of its needs.
+    pub held: Held,
 }
 
 impl std::fmt::Debug for Offers {
@@ -89,10 +99,12 @@ pub struct Grant {
     pub granted: Granted,
     /// Id (the public half) of the bootstrap token that was made.
     pub token_id: Option<String>,
+    /// Addresses that have not come yet, for a person.
+    pub waiting: Vec<String>,
 }
 
 impl Offers {
-    /// Nothing but what the spec names.
+    /// Nothing but what the spec names and what the subject holds already.
     pub fn named(subject: &Object, cluster: &str, served: &Served, view: &dyn View) -> Result<Self, NotNow> {
         let namespace = subject.namespace().to_owned();
         let mut pointed = BTreeMap::new();
@@ -102,7 +114,8 @@ impl Offers {
             let one = Pointed { secret: get("Secret")?, config_map: get("ConfigMap")?, name: name.clone() };
             pointed.insert(pointer.clone(), one);
         }
-        Ok(Self { namespace, cluster: cluster.to_owned(), pointed, ..Self::default() })
+        let held = Held::of(subject, cluster, view)?;
+        Ok(Self { namespace, cluster: cluster.to_owned(), pointed, held, ..Self::default() })
     }
 
     /// Adds the Secrets of the cluster.
@@ -140,7 +153,7 @@ impl Offers {
             .map(|(at, p)| json!([at, p.name, version(&p.secret), version(&p.config_map)]))
             .collect();
         let ready = matches!(self.bootstrap_data, BootstrapData::In(_));
-        json!([secrets, pointed, self.private_keys, self.initialized, ready])
+        json!([secrets, pointed, self.private_keys, self.initialized, ready, self.held.digest()])
     }
 
     fn key_pair_secret(&self, label: &str, key_pair: &KeyPair) -> KeyPairSecret {
@@ -175,6 +188,7 @@ impl Offers {
         };
         let mut pairs = Vec::new();
         let mut tokens = Vec::new();
+        let (mut addresses, mut pools, mut cluster_tokens) = (Vec::new(), Vec::new(), Vec::new());
         for (label, need) in &needs {
             if label.is_empty() || label.contains('/') || label == "bootstrap-data" {
                 return Ok(Err(Problem::violated(format!("a need is called {label:?}, which is no free label"))));
@@ -192,21 +206,27 @@ impl Offers {
                         return Ok(Err(problem));
                     }
                 }
-                Need::Address { .. } | Need::AddressPool { .. } | Need::ClusterToken(_) => {
-                    let message = format!(
-                        "the provider needs {label:?} as {}, which this version does not provide",
-                        match need {
-                            Need::ClusterToken(_) => "a token of the cluster",
-                            _ => "an address of a pool (IPAM)",
-                        }
-                    );
-                    return Ok(Err(Problem { retry: Retry::OnChange, ..Problem::new("NeedNotSupported", message) }));
+                Need::Address { group, kind, name } => addresses.push((label.as_str(), (&**group, &**kind, &**name))),
+                Need::AddressPool { addresses, prefix, gateway } => {
+                    pools.push((label.as_str(), (addresses.as_slice(), *prefix, gateway.as_deref())));
                 }
+                Need::ClusterToken(length) => cluster_tokens.push((label.as_str(), *length)),
             }
         }
         if let Err(problem) = self.grant_key_pairs(replay, &pairs, &mut granted)? {
             return Ok(Err(problem));
         }
+        if let Err(problem) = self.grant_cluster_tokens(replay, &cluster_tokens, &mut granted)? {
+            return Ok(Err(problem));
+        }
+        // Pools first: an address may be wanted of one of them.
+        if let Err(problem) = self.keep_pools(replay, &pools)? {
+            return Ok(Err(problem));
+        }
+        let waiting = match self.grant_addresses(replay, &addresses, &mut granted)? {
+            Ok(waiting) => waiting,
+            Err(problem) => return Ok(Err(problem)),
+        };
         let mut token_id = None;
         for label in tokens {
             let mint = Mint::BootstrapToken {
@@ -226,7 +246,7 @@ impl Offers {
                 }
             }
         }
-        Ok(Ok(Grant { granted, token_id }))
+        Ok(Ok(Grant { granted, token_id, waiting }))
     }
 
     /// Makes the key pairs that are missing, all in one step, and grants them.

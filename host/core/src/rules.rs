@@ -1,6 +1,7 @@
 //! The rules of the core kinds: for each, the function that decides for one object.
 
 use capstan_api::ObjectKey;
+use capstan_api::ipam::{ADDRESS, CLAIM, GLOBAL_POOL, IPAM_GROUP, POOL};
 use capstan_api::well_known::CLUSTER_GROUP;
 
 use crate::plan::Plan;
@@ -31,4 +32,12 @@ pub const RULES: &[Rule] = &[
         kind: "MachineDeployment",
         decide: crate::machine_deployment::decide_machine_deployment,
     },
+];
+
+/// The rules of in-cluster IPAM.
+pub const IPAM_RULES: &[Rule] = &[
+    Rule { group: IPAM_GROUP, kind: CLAIM, decide: crate::ipam::decide_claim },
+    Rule { group: IPAM_GROUP, kind: ADDRESS, decide: crate::ipam::decide_address },
+    Rule { group: IPAM_GROUP, kind: POOL, decide: crate::ipam::decide_pool },
+    Rule { group: IPAM_GROUP, kind: GLOBAL_POOL, decide: crate::ipam::decide_pool },
 ];

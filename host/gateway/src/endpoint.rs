@@ -3,11 +3,19 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
+use capstan_core::turn::TurnInput;
 use reqwest::Url;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::Protocol;
+use crate::credential::{Credential, CredentialKind, CredentialSource, SecretData, SigningScope, fill, text};
+use crate::gate::{CONCURRENCY, Rate};
+use crate::operation::{Narrowed, ReadOperation};
+use crate::policy::Policy;
 
 /// Where requests go.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -69,29 +77,106 @@ pub struct Declared {
     pub timeout: Duration,
     /// The largest answer, in bytes.
     pub max_response: u64,
+    /// Template of the origin, for public clouds.
+    pub url: Option<String>,
+    /// What fills the template's variables: JSON pointers into the InfraCluster.
+    pub variables: BTreeMap<String, String>,
+    /// How requests are signed.
+    pub signing: Option<Signing>,
+    /// Reads that use POST, as far as the operator grants them.
+    pub read_operations: Vec<ReadOperation>,
+    /// How an object's own reference becomes the credential.
+    pub credentials: Vec<CredentialReference>,
+}
+
+impl Declared {
+    /// An endpoint that a manifest declares with its name only.
+    pub fn named(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            protocol: Protocol::Rest,
+            timeout: Duration::from_secs(30),
+            max_response: 4 << 20,
+            url: None,
+            variables: BTreeMap::new(),
+            signing: None,
+            read_operations: Vec::new(),
+            credentials: Vec::new(),
+        }
+    }
+}
+
+/// What signatures are for, as a manifest says it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct Signing {
+    /// Such as `ec2`.
+    pub service: String,
+    /// The region, or a template of it with the endpoint's variables.
+    #[serde(default = "region_variable")]
+    pub region: String,
+}
+
+fn region_variable() -> String {
+    "{region}".to_owned()
+}
+
+/// How a Secret that an object of the provider names becomes the credential of an endpoint.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct CredentialReference {
+    /// Where the object, or else its InfraCluster, names the Secret: a JSON pointer to a name or to an object with
+    /// `name` (and `namespace`, which has to be the object's own).
+    pub at: String,
+    /// `Secret`.
+    pub kind: String,
+    /// Name of the endpoint.
+    pub endpoint: String,
+    /// Key of the origin in the Secret, for endpoints that nothing else gives one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<String>,
+    /// Key of PEM certificates to trust, where the Secret has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ca: Option<String>,
+    /// Headers; `{key}` in a value stands for the Secret's entry of that key.
+    #[serde(default)]
+    pub header: BTreeMap<String, String>,
 }
 
 /// What a tenant's or operator's configuration says about an endpoint.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Destination {
-    /// Where requests go.
-    pub origin: Origin,
+    /// Where requests go; `None`: where the manifest or the object's own Secret says.
+    pub origin: Option<Origin>,
     /// PEM certificates that alone are trusted; `None`: those that the system trusts.
     pub ca: Option<String>,
+    /// As whom.
+    pub credential: Option<CredentialSource>,
     /// A shorter limit than the manifest's.
     pub timeout: Option<Duration>,
     /// A smaller limit than the manifest's, in bytes.
     pub max_response: Option<u64>,
+    /// A smaller limit than [`MAX_REQUEST`], in bytes.
+    pub max_request: Option<u64>,
+    /// Methods and paths beyond which nothing is sent.
+    pub narrowed: Narrowed,
+    /// Requests per second.
+    pub rate: Option<Rate>,
+    /// Requests at a time.
+    pub concurrency: Option<u32>,
 }
+
+/// The largest body of a request, in bytes.
+pub const MAX_REQUEST: u64 = 64 << 20;
 
 impl Destination {
     /// A destination that says only where.
     pub fn of(origin: Origin) -> Self {
-        Self { origin, ca: None, timeout: None, max_response: None }
+        Self { origin: Some(origin), ..Self::default() }
     }
 }
 
-/// An endpoint as it is used in one turn.
+/// An endpoint as it is used in one call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EndpointConfig {
     /// Name in the manifest.
@@ -100,25 +185,46 @@ pub struct EndpointConfig {
     pub origin: Origin,
     /// PEM certificates that alone are trusted.
     pub ca: Option<String>,
+    /// As whom.
+    pub credential: Credential,
+    /// What addresses and sockets may be reached.
+    pub policy: Arc<Policy>,
     /// What counts as a read.
     pub protocol: Protocol,
     /// The longest that a request may take, answer included.
     pub timeout: Duration,
     /// The largest answer, in bytes.
     pub max_response: u64,
+    /// The largest body of a request, in bytes.
+    pub max_request: u64,
+    /// Reads that use POST.
+    pub read_operations: Vec<ReadOperation>,
+    /// Methods and paths beyond which nothing is sent.
+    pub narrowed: Narrowed,
+    /// Requests per second.
+    pub rate: Option<Rate>,
+    /// Requests at a time.
+    pub concurrency: u32,
 }
 
 impl EndpointConfig {
-    pub(crate) fn new(declared: &Declared, destination: Destination) -> Self {
+    /// An endpoint of which only the origin is configured.
+    pub fn at(name: &str, origin: Origin, policy: Arc<Policy>) -> Self {
+        let declared = Declared::named(name);
         Self {
-            name: declared.name.clone(),
-            origin: destination.origin,
-            ca: destination.ca,
+            name: declared.name,
+            origin,
+            ca: None,
+            credential: Credential::None,
+            policy,
             protocol: declared.protocol,
-            timeout: destination.timeout.map_or(declared.timeout, |limit| limit.min(declared.timeout)),
-            max_response: destination
-                .max_response
-                .map_or(declared.max_response, |limit| limit.min(declared.max_response)),
+            timeout: declared.timeout,
+            max_response: declared.max_response,
+            max_request: MAX_REQUEST,
+            read_operations: Vec::new(),
+            narrowed: Narrowed::default(),
+            rate: None,
+            concurrency: CONCURRENCY,
         }
     }
 }
@@ -136,71 +242,212 @@ pub trait Endpoints: Send + Sync {
     /// # Errors
     /// A sentence for a person when it cannot be used.
     fn module_default(&self, module: &str, name: &str) -> Result<Option<Destination>, String>;
+
+    /// A Secret as it is now; `None` when there is none.
+    ///
+    /// # Errors
+    /// A sentence for a person when it is not known.
+    fn secret(&self, namespace: &str, name: &str) -> Result<Option<SecretData>, String> {
+        Err(format!("Secret {namespace}/{name} cannot be read: no Secrets are known here"))
+    }
+
+    /// What the operator lists for this namespace.
+    fn policy(&self, _namespace: &str) -> Arc<Policy> {
+        Arc::default()
+    }
+
+    /// The reads by POST that the operator grants a module: name of the endpoint and operation.
+    fn granted_reads(&self, _module: &str) -> Vec<(String, ReadOperation)> {
+        Vec::new()
+    }
 }
 
-/// What a manifest's endpoint name means for an object: the Endpoint that the object names, else the Endpoint of
-/// that name in the object's namespace, else the module's default.
+/// Whose endpoint is looked for.
+pub(crate) struct Asker<'a> {
+    pub(crate) module: &'a str,
+    pub(crate) namespace: &'a str,
+    pub(crate) chosen: &'a BTreeMap<String, (String, String)>,
+    pub(crate) input: Option<&'a TurnInput>,
+}
+
+/// What a manifest's endpoint name means for an object.
+///
+/// The destination is the Endpoint that the object names, else the Endpoint of that name in the object's namespace.
+/// What that leaves open (credential, origin, certificates) comes from the Secret that the object or its InfraCluster
+/// names where the manifest says so; what is open then, from the module's default and the manifest.
 pub(crate) fn resolve(
     endpoints: &dyn Endpoints,
-    module: &str,
-    namespace: &str,
-    chosen: &BTreeMap<String, (String, String)>,
-    name: &str,
-) -> Result<Destination, String> {
-    if let Some((namespace, object)) = chosen.get(name) {
-        return endpoints
-            .endpoint(namespace, object)?
-            .ok_or_else(|| format!("there is no Endpoint {namespace}/{object}, which the object names"));
-    }
-    if let Some(own) = endpoints.endpoint(namespace, name)? {
-        return Ok(own);
-    }
-    endpoints.module_default(module, name)?.ok_or_else(|| {
-        format!(
-            "endpoint {name:?} is not configured: create an Endpoint {name} in namespace {namespace}, or give ProviderModule {module} a default"
-        )
+    asker: &Asker<'_>,
+    declared: &Declared,
+) -> Result<EndpointConfig, String> {
+    let name = &declared.name;
+    let tenant = tenants(endpoints, asker, name)?;
+    let own = match &tenant {
+        Some(destination) if destination.credential.is_some() => None,
+        _ => own_secret(endpoints, asker, declared)?,
+    };
+    let own_origin = own.as_ref().and_then(|own| own.origin.clone());
+    let destination = match tenant {
+        Some(destination) => destination,
+        None if own_origin.is_some() => Destination::default(),
+        None => match endpoints.module_default(asker.module, name)? {
+            Some(destination) => destination,
+            None if declared.url.is_some() => Destination::default(),
+            None => return Err(unconfigured(asker, declared)),
+        },
+    };
+    let variable = |variable: &str| variable_value(declared, asker, variable);
+    let origin = match (destination.origin.or(own_origin), &declared.url) {
+        (Some(origin), _) => origin,
+        (None, Some(template)) => Origin::parse(&fill(template, variable)?)?,
+        (None, None) => {
+            return Err(format!("nothing says where endpoint {name:?} is: set spec.url of the Endpoint {name}"));
+        }
+    };
+    let scope = match &declared.signing {
+        None => None,
+        Some(signing) => {
+            let explicit = match destination.credential.as_ref().map(|source| &source.kind) {
+                Some(CredentialKind::Aws { region, .. }) => region.is_some(),
+                _ => false,
+            };
+            let region = if explicit { String::new() } else { fill(&signing.region, variable)? };
+            Some(SigningScope { service: signing.service.clone(), region })
+        }
+    };
+    let credential = match (&destination.credential, &own) {
+        (Some(source), _) => read(endpoints, source, scope.as_ref())?,
+        (None, Some(own)) => own.credential.clone(),
+        (None, None) => Credential::None,
+    };
+    let granted = endpoints.granted_reads(asker.module);
+    let is_granted = |read: &&ReadOperation| granted.iter().any(|(endpoint, g)| endpoint == name && g == *read);
+    Ok(EndpointConfig {
+        name: name.clone(),
+        origin,
+        ca: destination.ca.or(own.and_then(|own| own.ca)),
+        credential,
+        policy: endpoints.policy(asker.namespace),
+        protocol: declared.protocol,
+        timeout: destination.timeout.map_or(declared.timeout, |limit| limit.min(declared.timeout)),
+        max_response: destination.max_response.map_or(declared.max_response, |limit| limit.min(declared.max_response)),
+        max_request: destination.max_request.map_or(MAX_REQUEST, |limit| limit.min(MAX_REQUEST)),
+        read_operations: declared.read_operations.iter().filter(is_granted).cloned().collect(),
+        narrowed: destination.narrowed,
+        rate: destination.rate,
+        concurrency: destination.concurrency.unwrap_or(CONCURRENCY),
     })
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+fn unconfigured(asker: &Asker<'_>, declared: &Declared) -> String {
+    let name = &declared.name;
+    let reference = declared.credentials.iter().find(|c| c.endpoint == *name && c.origin.is_some());
+    let or = reference.map(|c| format!(", name a Secret at {}", c.at)).unwrap_or_default();
+    format!(
+        "endpoint {name:?} is not configured: create an Endpoint {name} in namespace {}{or}, or give ProviderModule {} a \
+         default",
+        asker.namespace, asker.module
+    )
+}
 
-    struct Table(Vec<(&'static str, &'static str)>, Option<&'static str>);
-
-    impl Endpoints for Table {
-        fn endpoint(&self, namespace: &str, name: &str) -> Result<Option<Destination>, String> {
-            let found = self.0.iter().any(|(ns, n)| (*ns, *n) == (namespace, name));
-            Ok(found.then(|| Destination::of(Origin::parse(&format!("http://{namespace}.{name}")).unwrap())))
-        }
-        fn module_default(&self, _: &str, _: &str) -> Result<Option<Destination>, String> {
-            Ok(self.1.map(|text| Destination::of(Origin::parse(text).unwrap())))
-        }
-    }
-
-    #[test]
-    fn the_object_s_choice_wins_then_its_namespace_then_the_default() {
-        let table = Table(vec![("a", "api"), ("b", "other")], Some("http://default"));
-        let origin = |namespace: &str, chosen: &[(&str, (&str, &str))]| {
-            let chosen = chosen.iter().map(|(n, (ns, o))| ((*n).into(), ((*ns).into(), (*o).into()))).collect();
-            resolve(&table, "m", namespace, &chosen, "api").map(|d| d.origin.to_string())
-        };
-        assert_eq!(origin("a", &[("api", ("b", "other"))]).unwrap(), "http://b.other");
-        assert_eq!(origin("a", &[]).unwrap(), "http://a.api");
-        assert_eq!(origin("c", &[]).unwrap(), "http://default");
-        let missing = origin("a", &[("api", ("b", "gone"))]).unwrap_err();
-        assert!(missing.contains("b/gone"), "{missing}");
-        let table = Table(vec![], None);
-        let nothing = resolve(&table, "m", "c", &BTreeMap::new(), "api").unwrap_err();
-        assert!(nothing.contains("api") && nothing.contains("namespace c"), "{nothing}");
-    }
-
-    #[test]
-    fn origins_that_would_surprise_are_refused() {
-        for bad in ["ftp://h", "h:80", "https://u:p@h", "http://h/?a=b", "unix://relative", "https://"] {
-            assert!(Origin::parse(bad).is_err(), "{bad}");
-        }
-        assert_eq!(Origin::parse("https://h:8006/").unwrap().to_string(), "https://h:8006");
-        assert_eq!(Origin::parse("unix:///run/x.sock").unwrap(), Origin::UnixSocket("/run/x.sock".into()));
+/// The Endpoint that the object names, else the one of that name in its namespace.
+fn tenants(endpoints: &dyn Endpoints, asker: &Asker<'_>, name: &str) -> Result<Option<Destination>, String> {
+    match asker.chosen.get(name) {
+        Some((namespace, object)) => match endpoints.endpoint(namespace, object)? {
+            Some(destination) => Ok(Some(destination)),
+            None => Err(format!("there is no Endpoint {namespace}/{object}, which the object names")),
+        },
+        None => endpoints.endpoint(asker.namespace, name),
     }
 }
+
+fn read(
+    endpoints: &dyn Endpoints,
+    source: &CredentialSource,
+    scope: Option<&SigningScope>,
+) -> Result<Credential, String> {
+    let (namespace, name) = &source.secret;
+    let data = endpoints
+        .secret(namespace, name)?
+        .ok_or_else(|| format!("there is no Secret {namespace}/{name}, which holds the credential"))?;
+    Credential::read(source, &data, scope)
+}
+
+/// What the Secret that an object names says.
+struct OwnSecret {
+    credential: Credential,
+    origin: Option<Origin>,
+    ca: Option<String>,
+}
+
+fn own_secret(endpoints: &dyn Endpoints, asker: &Asker<'_>, declared: &Declared) -> Result<Option<OwnSecret>, String> {
+    let Some(input) = asker.input else { return Ok(None) };
+    for reference in declared.credentials.iter().filter(|c| c.endpoint == declared.name) {
+        let in_cluster = || spec_at(input.cluster.infrastructure_spec.as_ref()?, &reference.at);
+        let Some(named) = input.subject.at(&reference.at).or_else(in_cluster).filter(|v| !v.is_null()) else {
+            continue;
+        };
+        let at = &reference.at;
+        let text_of = |field: &str| named.get(field).and_then(Value::as_str);
+        let name = named.as_str().or_else(|| text_of("name")).filter(|name| !name.is_empty());
+        let name = name.ok_or_else(|| format!("{at} names no Secret"))?;
+        let namespace = text_of("namespace").filter(|ns| !ns.is_empty()).unwrap_or(asker.namespace);
+        if namespace != asker.namespace {
+            return Err(format!(
+                "{at} names Secret {namespace}/{name}; only Secrets of the object's own namespace {} may be used",
+                asker.namespace
+            ));
+        }
+        let secret = (namespace.to_owned(), name.to_owned());
+        let data = endpoints
+            .secret(namespace, name)?
+            .ok_or_else(|| format!("there is no Secret {namespace}/{name}, which {at} names"))?;
+        let kind = CredentialKind::Headers(reference.header.clone().into_iter().collect());
+        let credential = Credential::read(&CredentialSource { secret, kind }, &data, None)?;
+        let entry = |key: &String| text(&data, key).map_err(|why| format!("Secret {namespace}/{name} {why}"));
+        let origin = match &reference.origin {
+            // Needed only where nothing else gives the origin.
+            Some(key) if data.contains_key(key) => {
+                let origin = Origin::parse(&entry(key)?);
+                Some(origin.map_err(|why| format!("Secret {namespace}/{name}, key {key}: {why}"))?)
+            }
+            _ => None,
+        };
+        if matches!(origin, Some(Origin::UnixSocket(_))) {
+            return Err(format!("Secret {namespace}/{name} names a unix socket, which only an Endpoint may"));
+        }
+        let ca = reference.ca.as_ref().filter(|key| data.contains_key(*key)).map(entry).transpose()?;
+        return Ok(Some(OwnSecret { credential, origin, ca }));
+    }
+    Ok(None)
+}
+
+/// What a pointer that begins with `/spec` shows in a spec.
+fn spec_at<'a>(spec: &'a Value, pointer: &str) -> Option<&'a Value> {
+    spec.pointer(pointer.strip_prefix("/spec")?)
+}
+
+/// The value of a template's variable: from the InfraCluster, or from the subject where that is one.
+fn variable_value(declared: &Declared, asker: &Asker<'_>, variable: &str) -> Result<String, String> {
+    let name = &declared.name;
+    let pointer = declared.variables.get(variable).ok_or_else(|| {
+        format!("endpoint {name:?} has the variable {variable:?}, which the manifest does not explain")
+    })?;
+    let input = asker.input;
+    let of_cluster = || spec_at(input?.cluster.infrastructure_spec.as_ref()?, pointer);
+    let found = of_cluster().or_else(|| input?.subject.at(pointer)).and_then(Value::as_str);
+    let value = found
+        .ok_or_else(|| format!("endpoint {name:?} needs {pointer} of the infrastructure cluster, which is not set"))?;
+    let fine = (1..=63).contains(&value.len())
+        && value.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
+    if !fine {
+        return Err(format!(
+            "{pointer} is {value:?}; only lower-case letters, digits and - may become part of a host name"
+        ));
+    }
+    Ok(value.to_owned())
+}
+
+#[cfg(test)]
+#[path = "endpoint_tests.rs"]
+mod tests;

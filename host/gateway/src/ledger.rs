@@ -8,6 +8,8 @@ use bytes::Bytes;
 use capstan_api::ObjectKey;
 use capstan_core::contract::Effect;
 
+use crate::credential::Credential;
+use crate::redact::Redactor;
 use crate::request::{Chunk, Request};
 
 /// One exchange. Secrets are replaced by `<secret:label>`.
@@ -127,18 +129,31 @@ pub(crate) fn shown_body(request: &Request) -> String {
     cut(text.as_bytes())
 }
 
-/// An answer's body as it may be shown: secrets of the request that the remote sent back are replaced.
-pub(crate) fn shown_response(request: &Request, body: &Bytes) -> String {
-    let mut text = String::from_utf8_lossy(body).into_owned();
+/// What of an exchange must not be shown: secrets that the gateway filled in, and the credential.
+pub(crate) fn hidden(request: &Request, credential: &Credential) -> Redactor {
+    let mut hidden = Redactor::default();
     for chunk in &request.body {
-        if let Chunk::Secret { label, bytes } = chunk
-            && let Ok(secret) = std::str::from_utf8(bytes)
-            && secret.len() >= 4
-        {
-            text = text.replace(secret, &format!("<secret:{label}>"));
+        if let Chunk::Secret { label, bytes } = chunk {
+            hidden.hide(label, bytes);
         }
     }
-    cut(text.as_bytes())
+    credential.secrets().iter().for_each(|secret| hidden.hide("credential", secret));
+    hidden
+}
+
+/// An answer's body as it may be shown: what the remote sent back of the secrets is replaced.
+pub(crate) fn shown_response(hidden: &Redactor, body: &Bytes) -> String {
+    if hidden.is_empty() {
+        return cut(body);
+    }
+    // Far enough that no secret that begins in what is kept is cut through.
+    let window = body.get(..MAX_BODY + hidden.longest()).unwrap_or(body);
+    let redacted = hidden.bytes(window).unwrap_or_else(|| Bytes::copy_from_slice(window));
+    let mut text = cut(&redacted);
+    if window.len() < body.len() && !text.ends_with('…') {
+        text.push('…');
+    }
+    text
 }
 
 fn cut(bytes: &[u8]) -> String {
@@ -220,6 +235,9 @@ mod tests {
             max_age: None,
         };
         assert_eq!(shown_body(&request), "a=<secret:token>");
-        assert_eq!(shown_response(&request, &"you sent hunter2".into()), "you sent <secret:token>");
+        assert_eq!(
+            shown_response(&hidden(&request, &Credential::None), &"you sent hunter2".into()),
+            "you sent <secret:token>"
+        );
     }
 }

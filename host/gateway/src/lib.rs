@@ -9,18 +9,31 @@
 //!   only when the caller has just said that it still may ([`Call`]);
 //! - the [`capstan_core::contract::Effect`] of a call comes from what was sent and answered, never from the guest;
 //! - no redirect is followed, no proxy used, no header of the guest decides where or as whom a request goes;
-//! - secrets are in no error, log line or ledger entry.
+//! - what is dialled is an address or socket that the operator's [`policy`] permits, checked after names are resolved;
+//! - a guest never sees a credential, and secrets are in no error, log line or ledger entry.
 
+mod aws;
+mod credential;
 mod endpoint;
+mod gate;
 mod ledger;
+mod operation;
+pub mod policy;
 mod protocol;
+mod redact;
 mod request;
 mod shared;
 mod transport;
 mod turn;
 
-pub use endpoint::{Declared, Destination, EndpointConfig, Endpoints, Origin};
+pub use credential::{AssumeRole, AwsKeys, Credential, CredentialKind, CredentialSource, SecretData, SigningScope};
+pub use endpoint::{
+    CredentialReference, Declared, Destination, EndpointConfig, Endpoints, MAX_REQUEST, Origin, Signing,
+};
+pub use gate::{Admitted, Rate};
 pub use ledger::{Exchange, Ledger};
+pub use operation::{Narrowed, ReadOperation};
+pub use policy::Policy;
 pub use protocol::Protocol;
 pub use request::{Chunk, HttpError, Method, Request, Response};
 pub use transport::{Network, Transport, TransportError, WireRequest, WireResponse};

@@ -249,7 +249,7 @@ pub(crate) fn is_hidden_from_guest(name: &str) -> bool {
     ) || name.starts_with("proxy-")
 }
 
-fn percent_encode(text: &str, out: &mut String) {
+pub(crate) fn percent_encode(text: &str, out: &mut String) {
     for byte in text.bytes() {
         if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~') {
             out.push(char::from(byte));

@@ -2,12 +2,17 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
 
+use crate::aws::{self, Sessions};
+use crate::credential::{AwsKeys, Credential};
+use crate::gate::{Admitted, Gate};
+use crate::policy::{self, Policy};
 use crate::request::Method;
 use crate::{EndpointConfig, Origin};
 
@@ -60,6 +65,15 @@ pub enum TransportError {
 /// Carries requests out.
 #[async_trait]
 pub trait Transport: Send + Sync {
+    /// Waits until a request may be sent: for a place, for a pause to end, for a session of a role to be there. What is
+    /// returned is kept until the request is answered.
+    ///
+    /// # Errors
+    /// [`TransportError::NotSent`] when it may not be sent now.
+    async fn admit(&self, _endpoint: &EndpointConfig) -> Result<Admitted, TransportError> {
+        Ok(Admitted::default())
+    }
+
     /// Sends one request and reads the whole answer, within the endpoint's limits.
     ///
     /// # Errors
@@ -68,23 +82,57 @@ pub trait Transport: Send + Sync {
 }
 
 /// The real network: HTTP/1.1 (whose answers carry reason phrases) over TCP, TLS or a unix socket.
+///
+/// It keeps the endpoint's policy, rate and pauses, adds its credential, and sends a request again by itself only where
+/// that cannot do anything twice.
 #[derive(Debug, Default)]
 pub struct Network {
     clients: Mutex<HashMap<ClientKey, reqwest::Client>>,
+    gates: Mutex<HashMap<GateKey, Arc<Gate>>>,
+    sessions: Sessions,
 }
 
-/// Connections are shared by endpoints of one origin and trust.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+/// Connections are shared by endpoints of one origin, trust, client certificate and policy.
+#[derive(Clone, PartialEq, Eq, Hash)]
 struct ClientKey {
     origin: Origin,
     ca: Option<String>,
+    identity: Option<[u8; 32]>,
+    policy: Arc<Policy>,
 }
 
-/// Clients of origins not used for long are dropped when there are more than this many.
+impl fmt::Debug for ClientKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.origin)
+    }
+}
+
+/// Requests to one origin with one credential share a gate.
+type GateKey = (Origin, [u8; 32], u32);
+
+/// Clients and gates not in use are dropped when there are more than this many.
 const MAX_CLIENTS: usize = 1024;
 
 /// No connection attempt may take longer, whatever the endpoint's own limit.
 const MAX_CONNECT: Duration = Duration::from_secs(10);
+/// The pauses before a request is sent again.
+const AGAIN: [Duration; 2] = [Duration::from_millis(100), Duration::from_millis(400)];
+
+/// Resolves names to addresses that the policy permits: those are dialled.
+struct Permitted(Arc<Policy>);
+
+impl reqwest::dns::Resolve for Permitted {
+    fn resolve(&self, name: reqwest::dns::Name) -> reqwest::dns::Resolving {
+        let policy = self.0.clone();
+        Box::pin(async move {
+            let name = name.as_str().to_owned();
+            let found: Vec<_> = tokio::net::lookup_host((name.as_str(), 0)).await?.map(|a| a.ip()).collect();
+            let permitted = policy::permitted(&policy, &found).map_err(|why| format!("{name} resolves to {why}"))?;
+            let addresses: Vec<SocketAddr> = permitted.into_iter().map(|ip| SocketAddr::new(ip, 0)).collect();
+            Ok(Box::new(addresses.into_iter()) as reqwest::dns::Addrs)
+        })
+    }
+}
 
 impl Network {
     /// No connection yet.
@@ -95,7 +143,16 @@ impl Network {
     }
 
     fn client(&self, endpoint: &EndpointConfig) -> Result<reqwest::Client, String> {
-        let key = ClientKey { origin: endpoint.origin.clone(), ca: endpoint.ca.clone() };
+        let identity = match &endpoint.credential {
+            Credential::ClientCertificate(pem) => Some(pem),
+            _ => None,
+        };
+        let key = ClientKey {
+            origin: endpoint.origin.clone(),
+            ca: endpoint.ca.clone(),
+            identity: identity.map(|_| endpoint.credential.digest()),
+            policy: endpoint.policy.clone(),
+        };
         let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(client) = clients.get(&key) {
             return Ok(client.clone());
@@ -105,6 +162,7 @@ impl Network {
             .no_proxy()
             .referer(false)
             .redirect(reqwest::redirect::Policy::none())
+            .dns_resolver(Permitted(endpoint.policy.clone()))
             .connect_timeout(MAX_CONNECT)
             .pool_idle_timeout(Duration::from_secs(30))
             .pool_max_idle_per_host(8);
@@ -116,6 +174,12 @@ impl Network {
                 .map_err(|error| format!("the certificates of endpoint {} cannot be read: {error}", endpoint.name))?;
             builder = builder.tls_certs_only(roots);
         }
+        if let Some(pem) = identity {
+            let identity = reqwest::Identity::from_pem(pem).map_err(|_| {
+                format!("the client certificate of endpoint {} is no PEM certificate with its key", endpoint.name)
+            })?;
+            builder = builder.identity(identity);
+        }
         let client = builder
             .build()
             .map_err(|error| format!("no HTTP client for endpoint {}: {}", endpoint.name, told(&error)))?;
@@ -125,11 +189,40 @@ impl Network {
         clients.insert(key, client.clone());
         Ok(client)
     }
-}
 
-#[async_trait]
-impl Transport for Network {
-    async fn exchange(&self, endpoint: &EndpointConfig, request: WireRequest) -> Result<WireResponse, TransportError> {
+    fn gate(&self, endpoint: &EndpointConfig) -> Arc<Gate> {
+        let key = (endpoint.origin.clone(), endpoint.credential.digest(), endpoint.concurrency);
+        let mut gates = self.gates.lock().unwrap_or_else(PoisonError::into_inner);
+        if gates.len() >= MAX_CLIENTS && !gates.contains_key(&key) {
+            gates.retain(|_, gate| Arc::strong_count(gate) > 1);
+        }
+        gates.entry(key).or_insert_with(|| Arc::new(Gate::new(endpoint.concurrency))).clone()
+    }
+
+    /// The keys that sign, after the role was assumed where there is one.
+    async fn keys(&self, endpoint: &EndpointConfig) -> Result<Option<AwsKeys>, String> {
+        let Credential::Aws { keys, role, scope } = &endpoint.credential else { return Ok(None) };
+        let Some(role) = role else { return Ok(Some(keys.clone())) };
+        let ask = |origin: Origin, request: WireRequest| {
+            let mut sts = EndpointConfig::at("sts", origin, endpoint.policy.clone());
+            sts.timeout = sts.timeout.min(endpoint.timeout);
+            sts.max_response = 64 << 10;
+            // Other certificates than the system's are those of a private cloud, token service included.
+            sts.ca = role.sts.as_ref().and(endpoint.ca.clone());
+            async move {
+                let limit = sts.timeout;
+                let answer = tokio::time::timeout(limit, self.once(&sts, &request)).await;
+                answer.unwrap_or_else(|_| {
+                    Err(TransportError::NoAnswer(format!("no answer within {} s", limit.as_secs_f64())))
+                })
+            }
+        };
+        self.sessions.keys(keys, role, &scope.region, ask).await.map(Some)
+    }
+
+    /// Sends a request as it is, once.
+    async fn once(&self, endpoint: &EndpointConfig, request: &WireRequest) -> Result<WireResponse, TransportError> {
+        permitted(endpoint)?;
         let client = self.client(endpoint).map_err(TransportError::NotSent)?;
         let url = url(&endpoint.origin, &request.target).map_err(TransportError::NotSent)?;
         let method = match request.method {
@@ -140,20 +233,84 @@ impl Transport for Network {
             Method::Patch => reqwest::Method::PATCH,
             Method::Delete => reqwest::Method::DELETE,
         };
-        let mut headers = request.headers;
+        let mut headers = request.headers.clone();
         if request.body.is_empty() && matches!(request.method, Method::Post | Method::Put | Method::Patch) {
             // The client would say nothing of an empty body, and some servers then answer 411.
             headers.insert(http::header::CONTENT_LENGTH, http::HeaderValue::from_static("0"));
         }
         let mut builder = client.request(method, url).headers(headers);
         if !request.method.reads() {
-            builder = builder.body(request.body);
+            builder = builder.body(request.body.clone());
+        }
+        answer(builder, endpoint.max_response).await
+    }
+}
+
+/// What can be known of the policy without resolving a name.
+fn permitted(endpoint: &EndpointConfig) -> Result<(), TransportError> {
+    let checked = match &endpoint.origin {
+        Origin::Url(url) => policy::check_url(&endpoint.policy, url).map(|_| ()),
+        Origin::UnixSocket(path) => policy::check_socket(&endpoint.policy, path),
+    };
+    checked.map_err(|why| TransportError::NotSent(format!("endpoint {}: {why}", endpoint.name)))
+}
+
+#[async_trait]
+impl Transport for Network {
+    async fn admit(&self, endpoint: &EndpointConfig) -> Result<Admitted, TransportError> {
+        permitted(endpoint)?;
+        let admitted = self.gate(endpoint).admit(endpoint.rate).await;
+        let admitted = admitted.map_err(|why| TransportError::NotSent(format!("{}: {why}", endpoint.origin)))?;
+        // So that nothing takes time any more once the request may go.
+        self.keys(endpoint).await.map_err(TransportError::NotSent)?;
+        Ok(admitted)
+    }
+
+    async fn exchange(
+        &self,
+        endpoint: &EndpointConfig,
+        mut request: WireRequest,
+    ) -> Result<WireResponse, TransportError> {
+        permitted(endpoint)?;
+        match (&endpoint.credential, self.keys(endpoint).await.map_err(TransportError::NotSent)?) {
+            (Credential::Headers { headers, .. }, _) => {
+                headers.iter().for_each(|(name, value)| drop(request.headers.insert(name, value.clone())));
+            }
+            (Credential::Aws { scope, .. }, Some(keys)) => {
+                let url = url(&endpoint.origin, &request.target).map_err(TransportError::NotSent)?;
+                aws::sign_request(&mut request, &url, &keys, scope, SystemTime::now())
+                    .map_err(TransportError::NotSent)?;
+            }
+            _ => {}
         }
         let seconds = endpoint.timeout.as_secs_f64();
-        match tokio::time::timeout(endpoint.timeout, answer(builder, endpoint.max_response)).await {
+        let attempts = async {
+            let mut pauses = AGAIN.iter();
+            loop {
+                let answer = self.once(endpoint, &request).await;
+                // What was not sent, and a read, cannot do anything twice.
+                let again = match &answer {
+                    Err(TransportError::NotSent(_)) => true,
+                    Err(TransportError::NoAnswer(_)) => request.method.reads(),
+                    _ => false,
+                };
+                match pauses.next().filter(|_| again) {
+                    Some(pause) => tokio::time::sleep(*pause).await,
+                    None => return answer,
+                }
+            }
+        };
+        let answer = match tokio::time::timeout(endpoint.timeout, attempts).await {
             Ok(answer) => answer,
             Err(_) => Err(TransportError::NoAnswer(format!("{} did not answer within {seconds} s", endpoint.origin))),
+        };
+        self.gate(endpoint).learn(endpoint.protocol, &answer);
+        if let (Ok(response), Credential::Aws { keys, role: Some(role), scope }) = (&answer, &endpoint.credential)
+            && aws::session_refused(response)
+        {
+            self.sessions.forget(keys, role, &scope.region).await;
         }
+        answer
     }
 }
 
@@ -188,7 +345,8 @@ async fn answer(builder: reqwest::RequestBuilder, max: u64) -> Result<WireRespon
     Ok(WireResponse { status: status.as_u16(), status_text, headers, body: body.freeze() })
 }
 
-fn url(origin: &Origin, target: &str) -> Result<reqwest::Url, String> {
+/// The URL of a path and query at an origin.
+pub(crate) fn url(origin: &Origin, target: &str) -> Result<reqwest::Url, String> {
     let text = match origin {
         Origin::Url(url) => format!("{}{target}", url.as_str().trim_end_matches('/')),
         Origin::UnixSocket(_) => format!("http://localhost{target}"),

@@ -6,11 +6,13 @@ use std::time::{Duration, Instant, SystemTime};
 
 use capstan_api::ObjectKey;
 use capstan_core::contract::Effect;
+use capstan_core::turn::TurnInput;
 use sha2::{Digest, Sha256};
 use tracing::Instrument;
 
-use crate::endpoint::{self, Declared, EndpointConfig, Endpoints};
+use crate::endpoint::{self, Asker, Declared, EndpointConfig, Endpoints};
 use crate::ledger::{self, Exchange, Ledger};
+use crate::redact::Redactor;
 use crate::request::{self, HttpError, Request, Response};
 use crate::shared::{Key, Shared};
 use crate::transport::{Transport, TransportError, WireRequest, WireResponse};
@@ -41,6 +43,8 @@ pub struct TurnScope {
     pub object: ObjectKey,
     /// Endpoints that the object names itself: manifest name to namespace and name of the Endpoint object.
     pub chosen: BTreeMap<String, (String, String)>,
+    /// What the guest is told: where manifests look for what an object says of its endpoint.
+    pub input: Option<Arc<TurnInput>>,
     /// What the turn may use.
     pub limits: Limits,
 }
@@ -109,9 +113,10 @@ struct Checked {
 }
 
 impl Session {
-    /// A new call begins: it has sent nothing.
+    /// A new call begins: it has sent nothing, and finds Endpoints and Secrets as they are now.
     pub fn begin_call(&mut self) {
         self.change = None;
+        self.resolved.clear();
     }
 
     /// What is known of the current call's changing request.
@@ -137,6 +142,16 @@ impl Session {
         if self.change.is_some() {
             return Err(HttpError::Denied("a call may send one request that changes something".to_owned()));
         }
+        // All that may take time comes first, so that the Lease is checked right before the request is sent.
+        let (at, began) = (SystemTime::now(), Instant::now());
+        let admitted = match self.gateway.transport.admit(&checked.endpoint).await {
+            Ok(admitted) => admitted,
+            Err(error) => {
+                let answer = Err(error);
+                self.record(call, &request, &checked, &answer, (at, began), Some(Effect::NotSent));
+                return self.finish(&checked, answer);
+            }
+        };
         if !(call.still_may_change)() {
             return Err(HttpError::Denied("this process no longer holds the Lease of the object's shard".to_owned()));
         }
@@ -145,6 +160,7 @@ impl Session {
         self.gateway.shared.changed(&self.scope.object);
         let (at, began) = (SystemTime::now(), Instant::now());
         let answer = self.exchange(call, &request, &checked).await;
+        drop(admitted);
         let effect = match &answer {
             Err(TransportError::NotSent(_)) => Effect::NotSent,
             Ok(response) if response.status < 500 => Effect::Answered,
@@ -153,7 +169,7 @@ impl Session {
         self.change = Some(effect);
         self.gateway.shared.changed(&self.scope.object);
         self.record(call, &request, &checked, &answer, (at, began), Some(effect));
-        finish(answer)
+        self.finish(&checked, answer)
     }
 
     /// Sends reads side by side; answers come in the order of the requests.
@@ -190,10 +206,20 @@ impl Session {
         }
         let endpoint = self.endpoint(&request.endpoint)?;
         let wire = request::ready(request).map_err(HttpError::Denied)?;
+        endpoint.narrowed.check(request.method, &request.path).map_err(HttpError::Denied)?;
+        if wire.body.len() as u64 > endpoint.max_request {
+            return Err(HttpError::Denied(format!(
+                "a body of {} bytes; endpoint {} takes {}",
+                wire.body.len(),
+                endpoint.name,
+                endpoint.max_request
+            )));
+        }
         let changes = endpoint
             .protocol
             .changes(request.method, &request.query, &request.headers, &wire.body)
-            .map_err(HttpError::Denied)?;
+            .map_err(HttpError::Denied)?
+            && !endpoint.read_operations.iter().any(|read| read.is(request.method, &request.path));
         self.sent += 1;
         tracing::trace!(call = call.name, endpoint = endpoint.name, changes, "request accepted");
         Ok(Checked { endpoint, wire, changes })
@@ -205,10 +231,14 @@ impl Session {
         }
         let declared = self.declared.iter().find(|d| d.name == name).ok_or(HttpError::UnknownEndpoint)?;
         let scope = &self.scope;
-        let endpoints = &*self.gateway.endpoints;
-        let destination = endpoint::resolve(endpoints, &scope.module, &scope.object.namespace, &scope.chosen, name)
-            .map_err(HttpError::NotSent)?;
-        let config = Arc::new(EndpointConfig::new(declared, destination));
+        let asker = Asker {
+            module: &scope.module,
+            namespace: &scope.object.namespace,
+            chosen: &scope.chosen,
+            input: scope.input.as_deref(),
+        };
+        let config = endpoint::resolve(&*self.gateway.endpoints, &asker, declared).map_err(HttpError::NotSent)?;
+        let config = Arc::new(config);
         self.resolved.insert(name.to_owned(), config.clone());
         Ok(config)
     }
@@ -236,9 +266,14 @@ impl Session {
         checked: &Checked,
     ) -> (Instant, Result<Response, HttpError>) {
         let (at, began) = (SystemTime::now(), Instant::now());
-        let answer = self.exchange(call, request, checked).await;
+        let admitted = self.gateway.transport.admit(&checked.endpoint).await;
+        let asked = Instant::now();
+        let answer = match admitted {
+            Ok(_admitted) => self.exchange(call, request, checked).await,
+            Err(error) => Err(error),
+        };
         self.record(call, request, checked, &answer, (at, began), None);
-        (began, finish(answer))
+        (asked, self.finish(checked, answer))
     }
 
     async fn exchange(
@@ -281,9 +316,10 @@ impl Session {
         let took = began.elapsed();
         let (module, object) = (&self.scope.module, &self.scope.object);
         let (method, endpoint) = (request.method.as_str(), &request.endpoint);
+        let hidden = ledger::hidden(request, &checked.endpoint.credential);
         let (outcome, response) = match answer {
-            Ok(r) => (Ok((r.status, r.status_text.clone())), ledger::shown_response(request, &r.body)),
-            Err(error) => (Err(error.to_string()), String::new()),
+            Ok(r) => (Ok((r.status, hidden.text(&r.status_text))), ledger::shown_response(&hidden, &r.body)),
+            Err(error) => (Err(hidden.text(&error.to_string())), String::new()),
         };
         let exchange = Exchange {
             at,
@@ -292,30 +328,36 @@ impl Session {
             call: call.name.to_owned(),
             endpoint: endpoint.clone(),
             method,
-            target: checked.wire.target.clone(),
-            headers: request.headers.clone(),
-            body: ledger::shown_body(request),
+            target: hidden.text(&checked.wire.target),
+            headers: request.headers.iter().map(|(n, v)| (n.clone(), hidden.text(v))).collect(),
+            body: hidden.text(&ledger::shown_body(request)),
             outcome,
             response,
             effect,
         };
         self.gateway.ledger.record(object, exchange);
     }
-}
 
-fn finish(answer: Result<WireResponse, TransportError>) -> Result<Response, HttpError> {
-    match answer {
-        Ok(WireResponse { status, status_text, headers, body }) => {
-            let headers = headers.into_iter().filter(|(name, _)| !request::is_hidden_from_guest(name)).collect();
-            Ok(Response { status, status_text, headers, body })
+    /// What the guest gets of an answer: nothing of the credential, should the remote have sent it back.
+    fn finish(&self, checked: &Checked, answer: Result<WireResponse, TransportError>) -> Result<Response, HttpError> {
+        let mut hidden = Redactor::default();
+        checked.endpoint.credential.secrets().iter().for_each(|secret| hidden.hide("credential", secret));
+        match answer {
+            Ok(WireResponse { status, status_text, headers, body }) => {
+                let shown = headers.into_iter().filter(|(name, _)| !request::is_hidden_from_guest(name));
+                let headers = shown.map(|(name, value)| (name, hidden.text(&value))).collect();
+                let body = hidden.bytes(&body).unwrap_or(body);
+                Ok(Response { status, status_text: hidden.text(&status_text), headers, body })
+            }
+            Err(TransportError::NotSent(text)) => Err(HttpError::NotSent(hidden.text(&text))),
+            Err(TransportError::NoAnswer(text)) => Err(HttpError::NoAnswer(hidden.text(&text))),
+            Err(TransportError::TooLarge(max)) => Err(HttpError::TooLarge(max)),
         }
-        Err(TransportError::NotSent(text)) => Err(HttpError::NotSent(text)),
-        Err(TransportError::NoAnswer(text)) => Err(HttpError::NoAnswer(text)),
-        Err(TransportError::TooLarge(max)) => Err(HttpError::TooLarge(max)),
     }
 }
 
-/// Two reads are the same when they are one tenant's, go to the same place with the same trust and say the same.
+/// Two reads are the same when they are one tenant's, go to the same place with the same trust and credential and say
+/// the same.
 fn read_key(tenant: &str, checked: &Checked) -> Key {
     let mut hash = Sha256::new();
     let mut part = |bytes: &[u8]| {
@@ -325,6 +367,7 @@ fn read_key(tenant: &str, checked: &Checked) -> Key {
     part(tenant.as_bytes());
     part(checked.endpoint.origin.to_string().as_bytes());
     part(checked.endpoint.ca.as_deref().unwrap_or_default().as_bytes());
+    part(&checked.endpoint.credential.digest());
     part(checked.wire.method.as_str().as_bytes());
     part(checked.wire.target.as_bytes());
     for (name, value) in &checked.wire.headers {

@@ -6,19 +6,22 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use capstan_gateway::{
-    EndpointConfig, Method, Network, Origin, Protocol, Transport, TransportError, WireRequest, WireResponse,
+    EndpointConfig, Method, Network, Origin, Policy, Transport, TransportError, WireRequest, WireResponse,
 };
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, UnixListener};
 
 fn endpoint(origin: &str) -> EndpointConfig {
+    let origin = Origin::parse(origin).unwrap();
+    let socket = match &origin {
+        Origin::UnixSocket(path) => Some(path.display().to_string()),
+        Origin::Url(_) => None,
+    };
+    let policy = Policy::new(["127.0.0.0/8", "::1"], socket.as_deref()).unwrap();
     EndpointConfig {
-        name: "api".into(),
-        origin: Origin::parse(origin).unwrap(),
-        ca: None,
-        protocol: Protocol::Rest,
         timeout: Duration::from_secs(5),
         max_response: 1000,
+        ..EndpointConfig::at("api", origin, Arc::new(policy))
     }
 }
 

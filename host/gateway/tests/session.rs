@@ -11,8 +11,8 @@ use async_trait::async_trait;
 use capstan_api::ObjectKey;
 use capstan_core::contract::Effect;
 use capstan_gateway::{
-    Call, Chunk, Declared, Destination, EndpointConfig, Endpoints, Gateway, HttpError, Limits, Method, Origin,
-    Protocol, Request, Session, Transport, TransportError, TurnScope, WireRequest, WireResponse,
+    Call, Chunk, Declared, Destination, EndpointConfig, Endpoints, Gateway, HttpError, Limits, Method, Origin, Request,
+    Session, Transport, TransportError, TurnScope, WireRequest, WireResponse,
 };
 
 struct Anywhere;
@@ -68,16 +68,12 @@ fn key(name: &str) -> ObjectKey {
 }
 
 fn session(gateway: &Arc<Gateway>, object: &str) -> Session {
-    let declared = |name: &str| Declared {
-        name: name.into(),
-        protocol: Protocol::Rest,
-        timeout: Duration::from_secs(7),
-        max_response: 99,
-    };
+    let declared = |name: &str| Declared { timeout: Duration::from_secs(7), max_response: 99, ..Declared::named(name) };
     let scope = TurnScope {
         module: "m".into(),
         object: key(object),
         chosen: BTreeMap::new(),
+        input: None,
         limits: Limits { requests: 5, ..Limits::default() },
     };
     gateway.session(scope, &[declared("api"), declared("broken"), declared("unconfigured")])

@@ -8,6 +8,7 @@ use std::time::Duration;
 use wasmtime::{Enabled, InstanceAllocationStrategy, PoolingAllocationConfig};
 
 use crate::cache::Cache;
+use crate::pure::{PLACES, Places};
 use crate::slots::Slots;
 use crate::v0_1;
 
@@ -125,6 +126,8 @@ pub(crate) struct Inner {
     pub(crate) config: EngineConfig,
     pub(crate) cache: Option<Cache>,
     pub(crate) slots: Slots,
+    /// Places of calls outside turns.
+    pub(crate) pure: Places,
     pub(crate) ticker: Arc<Ticker>,
     /// Guests run on threads of their own, so that a busy one never delays a watch.
     guests: Option<tokio::runtime::Runtime>,
@@ -163,7 +166,9 @@ impl Engine {
         let ticker = Ticker::start(wasmtime.clone()).map_err(EngineError::Threads)?;
         let slots = Slots::new(config.slots, config.slots_per_tenant);
         let guests = Some(guests);
-        Ok(Self { inner: Arc::new(Inner { wasmtime, v0_1, config, cache, slots, ticker, guests }) })
+        Ok(Self {
+            inner: Arc::new(Inner { wasmtime, v0_1, config, cache, slots, pure: Places::new(), ticker, guests }),
+        })
     }
 }
 
@@ -193,7 +198,7 @@ pub(crate) fn wasmtime_engine(run: Option<&EngineConfig>) -> wasmtime::Result<wa
     config.cranelift_nan_canonicalization(true);
     if let Some(settings) = run {
         // A turn that was given up frees its place a moment before its instance is gone.
-        let slots = settings.slots.saturating_add(settings.slots / 4 + 2);
+        let slots = settings.slots.saturating_add(settings.slots / 4 + 2 + PLACES);
         let memory = usize::try_from(settings.maxima.memory).unwrap_or(usize::MAX);
         let mut pool = PoolingAllocationConfig::new();
         // A component of another language brings its runtime: more memories, instances and tables than one of Rust.

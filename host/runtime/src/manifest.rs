@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use capstan_core::contract::{Duty, Role, Served, WorkloadObject};
-use capstan_gateway::{Declared, Protocol};
+use capstan_gateway::{CredentialReference, Declared, Origin, Protocol, ReadOperation, Signing};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
@@ -46,9 +46,9 @@ pub struct Manifest {
     /// Endpoints that the guest may name.
     #[serde(default)]
     pub endpoints: Vec<Endpoint>,
-    /// How objects that users already have become a credential; kept as it is written.
+    /// How Secrets that users' objects name already become the credential of an endpoint.
     #[serde(default)]
-    pub credentials: Vec<Value>,
+    pub credentials: Vec<CredentialReference>,
     /// JSON pointers of the spec from which a Secret, ConfigMap, Endpoint or identity may be named.
     #[serde(default)]
     pub object_references: Vec<String>,
@@ -98,12 +98,12 @@ pub struct Endpoint {
     /// JSON pointers into the InfraCluster that fill the template's variables.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub variables: BTreeMap<String, String>,
-    /// How requests are signed; kept as it is written.
+    /// What requests are signed for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub signing: Option<Value>,
-    /// Reads that use POST; kept as they are written.
+    pub signing: Option<Signing>,
+    /// Reads that use POST, each to be granted by the operator.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub read_operations: Vec<Value>,
+    pub read_operations: Vec<ReadOperation>,
 }
 
 /// Limits that the provider asks for.
@@ -307,6 +307,8 @@ impl Manifest {
                 return Err(format!("has endpoint {name} with a maxResponse outside 1 to 64Mi"));
             }
         }
+        self.endpoints.iter().try_for_each(Endpoint::check_origin)?;
+        self.credentials.iter().try_for_each(|credential| self.check_credential(credential))?;
         if self.role != Role::Infrastructure && !self.endpoints.is_empty() {
             return Err("has endpoints, which only the role infrastructure may use".to_owned());
         }
@@ -329,6 +331,23 @@ impl Manifest {
         Ok(())
     }
 
+    fn check_credential(&self, credential: &CredentialReference) -> Result<(), String> {
+        let (at, endpoint) = (&credential.at, &credential.endpoint);
+        if credential.kind != "Secret" {
+            return Err(format!("has a credential at {at} of kind {:?}; it has to be Secret", credential.kind));
+        }
+        if !self.object_references.contains(at) {
+            return Err(format!("has a credential at {at:?}, which is not one of its objectReferences"));
+        }
+        if !self.endpoints.iter().any(|declared| declared.name == *endpoint) {
+            return Err(format!("has a credential at {at} of endpoint {endpoint:?}, which it does not declare"));
+        }
+        if credential.header.is_empty() {
+            return Err(format!("has a credential at {at} that says nothing of how it is used (`header`)"));
+        }
+        Ok(())
+    }
+
     /// The endpoints as the gateway takes them.
     pub fn declared(&self) -> Vec<Declared> {
         let declared = |endpoint: &Endpoint| Declared {
@@ -336,6 +355,11 @@ impl Manifest {
             protocol: endpoint.protocol,
             timeout: endpoint.timeout.0,
             max_response: endpoint.max_response.0,
+            url: endpoint.url.clone(),
+            variables: endpoint.variables.clone(),
+            signing: endpoint.signing.clone(),
+            read_operations: endpoint.read_operations.clone(),
+            credentials: self.credentials.iter().filter(|c| c.endpoint == endpoint.name).cloned().collect(),
         };
         self.endpoints.iter().map(declared).collect()
     }
@@ -362,6 +386,35 @@ impl Manifest {
         let cluster = self.kinds.cluster.iter().map(|kind| (kind.clone(), served(Duty::InfraCluster)));
         let machine = self.kinds.machine.iter().map(|kind| (kind.clone(), served(machine_duty)));
         cluster.chain(machine).collect()
+    }
+}
+
+impl Endpoint {
+    fn check_origin(&self) -> Result<(), String> {
+        let name = &self.name;
+        let mut example = self.url.clone().unwrap_or_default();
+        for (variable, pointer) in &self.variables {
+            if !pointer.starts_with("/spec/") {
+                return Err(format!(
+                    "has endpoint {name} with the variable {variable} at {pointer:?}, which is no JSON pointer into /spec"
+                ));
+            }
+            example = example.replace(&format!("{{{variable}}}"), "x");
+        }
+        if self.url.is_some() {
+            if example.contains(['{', '}']) {
+                return Err(format!("has endpoint {name} whose url has a variable that `variables` does not explain"));
+            }
+            if !matches!(Origin::parse(&example), Ok(Origin::Url(_))) {
+                return Err(format!("has endpoint {name} whose url is no https:// or http:// origin"));
+            }
+        }
+        if self.signing.as_ref().is_some_and(|signing| !is_dns_label(&signing.service)) {
+            return Err(format!("has endpoint {name} whose signing.service is no name such as ec2"));
+        }
+        self.read_operations.iter().try_for_each(|read| {
+            read.check().map_err(|why| format!("has endpoint {name} with a read operation: {why}"))
+        })
     }
 }
 

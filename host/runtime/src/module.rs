@@ -39,6 +39,13 @@ pub(crate) enum Code {
     V0_1(v0_1::Pre),
 }
 
+impl Loaded {
+    /// The provider's name for itself.
+    pub(crate) fn name(&self) -> &str {
+        &self.manifest.name
+    }
+}
+
 impl Module {
     /// Loads a component file. Blocks while it is compiled, for a second or so where the cache does not have it.
     ///

@@ -59,6 +59,7 @@ impl Turn {
             module: name.to_owned(),
             object: input.subject.key(),
             chosen: input.endpoints.clone(),
+            input: Some(input.clone()),
             limits: capstan_gateway::Limits {
                 requests: limits.requests,
                 time: engine.config.maxima.turn,
@@ -225,7 +226,7 @@ impl Turn {
 }
 
 /// Why a store ended, for a person.
-fn explain(error: &wasmtime::Error) -> String {
+pub(crate) fn explain(error: &wasmtime::Error) -> String {
     if let Some(Broken(rule)) = error.downcast_ref::<Broken>() {
         return rule.clone();
     }

@@ -54,7 +54,7 @@ fn transport(sent: &Sent) -> Exchange {
     } else {
         body.extend_from_slice(rest);
     }
-    Exchange { asked: sent.asked.clone(), status, headers: Vec::new(), body }
+    Exchange { asked: sent.asked.clone(), status, body, ..Exchange::default() }
 }
 
 /// What the host keeps of one object.

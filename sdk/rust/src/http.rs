@@ -213,6 +213,21 @@ impl Request {
         Ok(self.header("content-type", "application/json"))
     }
 
+    /// A form, as an HTML page sends it (`application/x-www-form-urlencoded`).
+    pub fn form<V: AsRef<str>>(mut self, fields: &[(&str, V)]) -> Self {
+        let mut body = String::new();
+        for (name, value) in fields {
+            if !body.is_empty() {
+                body.push('&');
+            }
+            percent_encode(&mut body, name);
+            body.push('=');
+            percent_encode(&mut body, value.as_ref());
+        }
+        self.body.push(body.into());
+        self.header("content-type", "application/x-www-form-urlencoded")
+    }
+
     /// A body of the provider's own bytes and secrets.
     pub fn body(mut self, content_type: &str, chunks: Vec<Chunk>) -> Self {
         self.body = chunks;
@@ -357,6 +372,15 @@ mod tests {
         assert!(sent[0].headers.contains(&("content-type".to_owned(), "application/json".to_owned())));
         let nowhere = post("api", "/x", &[]).json_with_secrets(&json!({}), &[("/nowhere", &first)]);
         assert!(matches!(nowhere, Err(Error::Internal(_))));
+    }
+
+    #[test]
+    fn a_form_keeps_what_separates_its_fields() {
+        let (_, sent) = Scenario::new("K", json!({}))
+            .answer("POST /x", 200, json!({}))
+            .run(|| post("api", "/x", &[]).form(&[("net0", "virtio=AA:BB,tag=1"), ("a b", "1&2=3+ü")]).ok());
+        assert_eq!(sent[0].body, b"net0=virtio%3DAA%3ABB%2Ctag%3D1&a%20b=1%262%3D3%2B%C3%BC");
+        assert!(sent[0].headers.contains(&("content-type".into(), "application/x-www-form-urlencoded".into())));
     }
 
     #[test]

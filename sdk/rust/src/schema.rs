@@ -4,14 +4,16 @@
 //!
 //! | attribute | meaning |
 //! |---|---|
-//! | `min`, `max`, `min_length`, `max_length`, `min_items`, `max_items`, `pattern`, `format` | bounds |
+//! | `min`, `max`, `multiple_of`, `min_length`, `max_length`, `min_items`, `max_items`, `pattern`, `format` | bounds |
 //! | `default = 2`, `default_json = "…"` | filled in by the API server |
 //! | `values("a", "b")` | an enumeration of strings |
 //! | `rule("self.a < self.b", "a is below b")` | a CEL rule, on a field or on the struct |
 //! | `immutable` | the field never changes |
 //! | `map_key = "name"`, `set`, `atomic` | how a list is merged |
 //! | `optional` | not required although the type is no `Option` and has no default |
+//! | `required` | required although the type has a default |
 //! | `preserve_unknown` | unknown fields are kept |
+//! | `hidden` | read and not in the schema: a field that the host adds, such as `providerID` |
 
 use serde::{Deserialize, Serialize};
 
@@ -163,6 +165,11 @@ mod tests {
         #[schema(min = 128)]
         memory: i32,
         free: Option<Value>,
+        #[schema(hidden)]
+        provider_id: Option<String>,
+        #[serde(default)]
+        #[schema(required)]
+        always: bool,
     }
 
     /// A thing.
@@ -203,7 +210,8 @@ mod tests {
         assert_eq!(outer["properties"]["tags"], json!({"type": "object", "additionalProperties": {"type": "string"}}));
         assert_eq!(outer["properties"]["letter"], json!({"enum": ["a", "b"], "pattern": "^[ab]$", "type": "string"}));
         assert_eq!(outer["properties"]["memoryMiB"], json!({"minimum": 128, "type": "integer", "format": "int32"}));
-        assert_eq!(outer["required"], json!(["firstName", "portRange", "memoryMiB"]));
+        assert_eq!(outer["required"], json!(["firstName", "portRange", "memoryMiB", "always"]));
+        assert_eq!(outer["properties"].get("providerId"), None);
     }
 
     #[test]

@@ -72,12 +72,14 @@ pub struct TestMachine {
 }
 
 /// One request that is expected, and its answer.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 #[allow(missing_docs)]
 pub struct Exchange {
     /// `GET /v1/machines?owner=k`, the query unencoded.
     pub asked: String,
     pub status: u16,
+    /// The reason phrase.
+    pub status_text: String,
     pub headers: Vec<(String, String)>,
     pub body: Vec<u8>,
 }
@@ -149,7 +151,15 @@ impl Scenario {
     /// The next expected request and its answer.
     #[must_use]
     pub fn answer_bytes(mut self, asked: &str, status: u16, body: Vec<u8>) -> Self {
-        self.script.push(Exchange { asked: asked.to_owned(), status, headers: Vec::new(), body });
+        self.script.push(Exchange { asked: asked.to_owned(), status, body, ..Exchange::default() });
+        self
+    }
+
+    /// The next expected request and an answer whose reason phrase says more than its body.
+    #[must_use]
+    pub fn answer_phrase(mut self, asked: &str, status: u16, phrase: &str, body: Value) -> Self {
+        let (status_text, body) = (phrase.to_owned(), body.to_string().into_bytes());
+        self.script.push(Exchange { asked: asked.to_owned(), status, status_text, body, ..Exchange::default() });
         self
     }
 

@@ -13,8 +13,14 @@
 //! let mut turn = kit.turn(&cloud, input).await?;
 //! let outcome = turn.call(Call::Observe("machine".into())).await;
 //! ```
+//!
+//! Against a real server, a [`FaultProxy`] stands before it and misbehaves by a script ([`fault`]), and
+//! [`conformance`] tries every fault at every exchange of an object's life.
 
 mod cloud;
+pub mod conformance;
+pub mod fault;
+mod proxy;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -29,6 +35,7 @@ use capstan_runtime::{Engine, EngineConfig, Module};
 use serde_json::{Value, json};
 
 pub use cloud::{Answer, Asked, Cloud};
+pub use proxy::{Exchange, FaultProxy};
 
 /// A loaded component.
 pub struct Testkit {

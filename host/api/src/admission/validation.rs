@@ -8,6 +8,7 @@ use super::FieldError;
 use crate::Object;
 use crate::capstan::{EndpointSpec, ProviderModuleSpec};
 use crate::cluster::ClusterSpec;
+use crate::ipam::{ADDRESS, CLAIM, GLOBAL_POOL, InClusterIpPoolSpec, IpAddressSpec, POOL, Pool};
 use crate::machine::{Bootstrap, MachineSpec};
 use crate::machine_deployment::MachineDeploymentSpec;
 use crate::machine_set::MachineSetSpec;
@@ -74,7 +75,43 @@ pub(super) fn check(new: &Object, old: Option<&Object>, checks: &mut Checks) {
                 }
             }
         }
+        (false, POOL | GLOBAL_POOL) => {
+            if let Some(spec) = read::<InClusterIpPoolSpec>(new, checks)
+                && let Err(errors) = Pool::read(&spec)
+            {
+                checks.0.extend(errors);
+            }
+        }
+        (false, ADDRESS) => {
+            if let Some(spec) = read::<IpAddressSpec>(new, checks) {
+                address(&spec, checks);
+                same_spec(new, old, checks);
+            }
+        }
+        (false, CLAIM) => same_spec(new, old, checks),
         _ => {}
+    }
+}
+
+fn same_spec(new: &Object, old: Option<&Object>, checks: &mut Checks) {
+    if old.is_some_and(|old| old.at("/spec") != new.at("/spec")) {
+        checks.fail("spec", "cannot be changed");
+    }
+}
+
+fn address(spec: &IpAddressSpec, checks: &mut Checks) {
+    let Ok(address) = spec.address.parse::<IpAddr>() else {
+        return checks.fail("spec.address", format!("{:?} is no IP address", spec.address));
+    };
+    if !address.is_ipv6() && spec.prefix.is_some_and(|prefix| prefix > 32) {
+        checks.fail("spec.prefix", "is 32 at most for an IPv4 address");
+    }
+    if let Some(gateway) = spec.gateway.as_deref().filter(|gateway| !gateway.is_empty()) {
+        match gateway.parse::<IpAddr>() {
+            Ok(gateway) if gateway.is_ipv6() == address.is_ipv6() => {}
+            Ok(_) => checks.fail("spec.gateway", "is of another family than the address"),
+            Err(_) => checks.fail("spec.gateway", format!("{gateway:?} is no IP address")),
+        }
     }
 }
 

@@ -82,6 +82,7 @@ pub fn decide(key: &ObjectKey, served: &Served, view: &dyn View, now: u64) -> Re
     let infrastructure_ready = cluster.bool_at("/status/initialization/infrastructureProvisioned");
     let endpoint = cluster_input::endpoint(&cluster);
     let mut offers = Offers::named(&object, cluster.name(), served, view)?.with_secrets(view)?;
+    offers.cluster_owner = Some(cluster.as_owner(false));
     offers.owner = Some(object.as_owner(true));
     offers.may_make = true;
     if let (true, Some(endpoint)) = (infrastructure_ready, &endpoint) {

@@ -9,6 +9,7 @@ mod node;
 #[cfg(test)]
 mod scene;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,12 +20,12 @@ use serde_json::json;
 use crate::cluster_input::{self, is_control_plane};
 use crate::conditions::Condition;
 use crate::contract::{Duty, Served};
-use crate::difference::Draft;
+use crate::difference::{Draft, merge_patch};
 use crate::needs::{BootstrapData, Offers, text};
 use crate::parts::{Desk, Job, bring_up, take_down};
-use crate::plan::Plan;
+use crate::plan::{Plan, Urgency, Write};
 use crate::provider::{self, Due, due_if_lost, not_due, paused_condition, told, waiting};
-use crate::record::{OWNER_KEY, Record, finalizer, minted_owner_key, owner_key};
+use crate::record::{OWNER_KEY, PARTS, Record, finalizer, minted_owner_key, owner_key};
 use crate::script::{Halt, Replay, Routine, Script};
 use crate::turn::{ClusterInput, TurnInput, TurnRequest};
 use crate::view::{Connection, NotNow, Place, Select, View};
@@ -94,6 +95,7 @@ pub fn decide(key: &ObjectKey, served: &Served, view: &dyn View, now: u64) -> Re
             return Ok(Plan::nothing());
         }
         offers = Offers::named(&object, cluster.name(), served, view)?;
+        offers.cluster_owner = Some(cluster.as_owner(false));
         if let Some(machine) = &machine {
             if !record.has_managed() {
                 if !cluster.bool_at("/status/initialization/infrastructureProvisioned") {
@@ -177,7 +179,9 @@ pub fn decide(key: &ObjectKey, served: &Served, view: &dyn View, now: u64) -> Re
     let last_pause = last
         .filter(|last| last.inputs == inputs && !Condition::holds(&object, "Ready"))
         .and_then(|last| last.look_again);
+    let reserved = reserved(view, &object, &record)?;
     let job = Job {
+        reserved,
         subject: Arc::clone(&object),
         served: served.clone(),
         states_are_shared: !is_machine,
@@ -203,6 +207,25 @@ pub fn decide(key: &ObjectKey, served: &Served, view: &dyn View, now: u64) -> Re
         course: Script::course(InfraRoutine { job, record }),
     });
     Ok(early)
+}
+
+/// Says in a template's status what a machine made from it offers, for scaling from zero.
+pub fn template_capacity(template: &Arc<Object>, capacity: &[(String, String)]) -> Plan {
+    let mut plan = Plan::nothing();
+    if template.is_deleting() {
+        return plan;
+    }
+    let wanted: serde_json::Map<String, serde_json::Value> =
+        capacity.iter().map(|(name, quantity)| (name.clone(), quantity.clone().into())).collect();
+    let none = json!({});
+    if let Some(changed) = merge_patch(template.at("/status/capacity").unwrap_or(&none), &wanted.into()) {
+        plan.writes.push(Write::PatchStatus {
+            key: template.key(),
+            patch: json!({"status": {"capacity": changed}}),
+            urgency: Urgency::Now,
+        });
+    }
+    plan
 }
 
 /// The format of a machine's first-boot data, once it is there.
@@ -231,6 +254,35 @@ fn twin(view: &dyn View, object: &Object) -> Result<Option<Condition>, NotNow> {
     }))
 }
 
+/// Ids that other objects of the kind have chosen and the remote has not shown yet, by part. Only asked for where an id
+/// may be chosen in the turn, so that an object at rest does not depend on all others. Not an input of the turn: another's
+/// choice is no reason to look again.
+fn reserved(view: &dyn View, object: &Object, record: &Record) -> Result<BTreeMap<String, Vec<String>>, NotNow> {
+    let mut ids: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let at_rest =
+        object.bool_at("/status/initialization/provisioned") && record.parts.values().all(|part| part.confirmed);
+    if object.is_deleting() || at_rest {
+        return Ok(ids);
+    }
+    for other in view.list(&Place::Management, object.group(), object.kind(), "", &Select::All)? {
+        if other.uid() == object.uid() || other.annotation(PARTS).is_none() {
+            continue;
+        }
+        // One whose record cannot be read says so itself.
+        let Ok(theirs) = Record::of(&other) else { continue };
+        for (name, part) in theirs.parts.into_iter().filter(|(_, part)| !part.confirmed && !part.borrowed) {
+            if let Some(id) = part.id {
+                ids.entry(name).or_default().push(id);
+            }
+        }
+    }
+    for ids in ids.values_mut() {
+        ids.sort();
+        ids.dedup();
+    }
+    Ok(ids)
+}
+
 /// The turn of an InfraCluster or InfraMachine.
 #[derive(Clone, Debug)]
 struct InfraRoutine {
@@ -248,7 +300,12 @@ impl Routine for InfraRoutine {
 impl InfraRoutine {
     fn live(&self, desk: &mut Desk<'_>, replay: &mut Replay<'_>) -> Result<Plan, Halt> {
         match self.job.offers.grant(replay, || self.record.known(&self.job.owner_key))? {
-            Ok(grant) => desk.granted = grant.granted,
+            Ok(grant) => {
+                desk.granted = grant.granted;
+                for why in grant.waiting {
+                    desk.note("WaitingForAddress", why);
+                }
+            }
             Err(problem) => {
                 desk.problems.push(problem);
                 return Ok(facts::finish(desk, None, false, replay.now()));
@@ -290,7 +347,7 @@ impl InfraRoutine {
         if draft.conditions.is_empty() {
             let mut metadata = Plan::nothing();
             draft.finish(&mut metadata, &[], now);
-            plan.writes.extend(metadata.writes.into_iter().filter(|w| matches!(w, crate::plan::Write::Patch { .. })));
+            plan.writes.extend(metadata.writes.into_iter().filter(|w| matches!(w, Write::Patch { .. })));
         } else {
             draft.finish(&mut plan, &[], now);
         }

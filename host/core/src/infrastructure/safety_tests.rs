@@ -1,7 +1,7 @@
 //! Nothing is created twice, nothing leaks, nothing that is not ours is touched: whatever happens, and whenever.
 
 use proptest::prelude::*;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::scene::{Death, Fate, REQUEST, Scene, WINDOW, part, pending, reason, stranger};
 use crate::contract::*;
@@ -339,4 +339,24 @@ proptest! {
         scene.wait(120_000);
         prop_assert!(scene.remote.resources.is_empty(), "leaks {:?}", scene.remote.resources);
     }
+}
+
+#[test]
+fn an_id_that_another_has_chosen_and_not_shown_yet_is_not_chosen() {
+    let mut scene = Scene::machine();
+    let other = |name: &str, part: Value| {
+        json!({"apiVersion": format!("{}/v1", super::scene::GROUP), "kind": "ImaginaryMachine",
+            "metadata": {"name": name, "namespace": "another", "annotations": {PARTS: json!({"vm": part}).to_string()}}})
+    };
+    scene.world.put(other("chosen", json!({"attempt": 1, "identified": true, "id": "m/vm"})));
+    scene.world.put(other("shown", json!({"attempt": 1, "identified": true, "id": "m/vm+", "confirmed": true})));
+    let mut broken = other("broken", json!(null));
+    broken["metadata"]["annotations"][PARTS] = "{".into();
+    scene.world.put(broken);
+    scene.settle();
+    assert_eq!(scene.record().parts["vm"].id.as_deref(), Some("m/vm+"));
+    // At rest it does not depend on all the others.
+    scene.world.take_reads();
+    scene.once();
+    assert!(!scene.world.take_reads().iter().any(|key| key.kind == "ImaginaryMachine" && key.name == "*"));
 }

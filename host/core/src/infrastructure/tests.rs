@@ -392,3 +392,17 @@ fn a_provider_sees_the_states_of_its_clusters_parts() {
     assert_eq!(input.cluster.infrastructure_spec, Some(json!({"zone": "z"})));
     assert_eq!(input.machine.unwrap().bootstrap_format.as_deref(), Some("cloud-config"));
 }
+
+#[test]
+fn a_template_says_what_its_machines_offer() {
+    let mut world = crate::testing::World::new();
+    let template =
+        world.put(json!({"apiVersion": format!("{}/v1", super::scene::GROUP), "kind": "ImaginaryMachineTemplate",
+        "metadata": {"name": "t", "namespace": "n"}, "spec": {"template": {"spec": {}}},
+        "status": {"capacity": {"gpu": "1"}}}));
+    let capacity = [("cpu".to_owned(), "2".to_owned())];
+    world.apply(&super::template_capacity(&template, &capacity));
+    let template = world.find(&template.key()).unwrap();
+    assert_eq!(template.at("/status/capacity"), Some(&json!({"cpu": "2"})));
+    assert!(super::template_capacity(&template, &capacity).is_empty());
+}

@@ -1,6 +1,6 @@
 //! What a turn about parts works with: the object as the server returned it last, the record, what went wrong.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use capstan_api::Object;
@@ -19,6 +19,8 @@ use crate::turn::{Call, Outcome, Reply};
 pub(crate) struct Job {
     /// The object when the turn begins.
     pub subject: Arc<Object>,
+    /// Ids that other objects have chosen and the remote has not shown yet, by part.
+    pub reserved: BTreeMap<String, Vec<String>>,
     /// What its module says of it.
     pub served: Served,
     /// It is an InfraCluster: the states of its parts are read by its machines, so a new state is put on record.
@@ -81,6 +83,15 @@ impl<'a> Desk<'a> {
             again: None,
             events: Vec::new(),
         }
+    }
+
+    /// Ids that are not to be chosen for a part: others' choices, and what turned out to be somebody else's.
+    pub fn reserved(&self, part: &str) -> Vec<String> {
+        let foreign = self.record.parts.get(part).map(|entry| entry.foreign.as_slice()).unwrap_or_default();
+        let others = self.job.reserved.get(part).map(Vec::as_slice).unwrap_or_default();
+        let mut all = foreign.to_vec();
+        all.extend(others.iter().filter(|id| !foreign.contains(id)).cloned());
+        all
     }
 
     pub fn limits(&self) -> Limits {

@@ -233,7 +233,8 @@ fn create(desk: &mut Desk<'_>, replay: &mut Replay<'_>, part: &Part, may_begin: 
     entry.state = None;
     if !entry.identified {
         desk.record.parts.insert(name.clone(), entry.clone());
-        let known = desk.call(replay, Call::Identify { part: name.clone(), reserved: entry.foreign.clone() })?;
+        let identify = Call::Identify { part: name.clone(), reserved: desk.reserved(name) };
+        let known = desk.call(replay, identify)?;
         if entry == PartRecord::first() {
             desk.record.parts.remove(name);
         }

@@ -26,6 +26,7 @@ wasmtime::component::bindgen!({
             import capstan:provider/logging@0.1.0;
             import capstan:provider/secrets@0.1.0;
             import capstan:provider/http@0.1.0;
+            export capstan:provider/kinds@0.1.0;
             export capstan:provider/needs@0.1.0;
             export capstan:provider/resources@0.1.0;
             export capstan:provider/infra-cluster@0.1.0;

@@ -7,6 +7,7 @@ use serde_json::Value;
 use wasmtime::component::Resource;
 
 use super::bindings::capstan::provider as wit;
+use crate::iso9660;
 use crate::limits::broken;
 use crate::secrets::{self, Encoding, NoSecret, Secret};
 use crate::state::{MemberIndex, Requests, State};
@@ -369,19 +370,20 @@ impl wit::secrets::Host for State {
     fn archive(
         &mut self,
         format: wit::secrets::ArchiveFormat,
-        _volume_label: String,
+        volume_label: String,
         members: Vec<wit::secrets::Member>,
     ) -> Result<std::result::Result<Resource<Secret>, String>> {
-        if matches!(format, wit::secrets::ArchiveFormat::Iso9660) {
-            return Ok(Err("this host does not make ISO 9660 images yet".to_owned()));
-        }
         let mut labels = Vec::new();
         let mut files = Vec::with_capacity(members.len());
         for member in &members {
             let content = self.join(&member.content, &mut labels)?;
             files.push(secrets::Member { path: member.path.clone(), mode: member.mode, content });
         }
-        match secrets::tar(&files) {
+        let made = match format {
+            wit::secrets::ArchiveFormat::Tar => secrets::tar(&files),
+            wit::secrets::ArchiveFormat::Iso9660 => iso9660::image(&volume_label, &files),
+        };
+        match made {
             Ok(bytes) => Ok(Ok(self.keep(composed(&labels, bytes))?)),
             Err(why) => Ok(Err(why)),
         }

@@ -11,8 +11,9 @@ use wasmtime::component::{HasSelf, Instance, InstancePre, Linker};
 use wasmtime::{AsContextMut, Engine, Store};
 
 use crate::limits::broken;
+use crate::pure::{Answer, Question};
 use crate::state::State;
-use outputs::{IntoHost, error, reason_out};
+use outputs::{IntoHost, error, reason, reason_out, violation};
 
 /// A linker with all imports of this version; which of them a component may have is decided by its role before.
 pub(crate) fn linker(engine: &Engine) -> wasmtime::Result<Linker<State>> {
@@ -26,6 +27,7 @@ pub(crate) fn linker(engine: &Engine) -> wasmtime::Result<Linker<State>> {
 #[derive(Clone)]
 pub(crate) struct Pre {
     instance: InstancePre<State>,
+    kinds: Option<exports::kinds::GuestIndices>,
     needs: Option<exports::needs::GuestIndices>,
     resources: Option<exports::resources::GuestIndices>,
     infra_cluster: Option<exports::infra_cluster::GuestIndices>,
@@ -37,6 +39,7 @@ pub(crate) struct Pre {
 impl Pre {
     pub(crate) fn new(instance: InstancePre<State>) -> Self {
         Self {
+            kinds: exports::kinds::GuestIndices::new(&instance).ok(),
             needs: exports::needs::GuestIndices::new(&instance).ok(),
             resources: exports::resources::GuestIndices::new(&instance).ok(),
             infra_cluster: exports::infra_cluster::GuestIndices::new(&instance).ok(),
@@ -49,6 +52,35 @@ impl Pre {
 
     pub(crate) async fn instantiate(&self, store: &mut Store<State>) -> wasmtime::Result<Instance> {
         self.instance.instantiate_async(store.as_context_mut()).await
+    }
+
+    /// Answers what is asked outside a turn. A component that says nothing about its kinds finds nothing wrong.
+    pub(crate) async fn answer(
+        &self,
+        store: &mut Store<State>,
+        instance: &Instance,
+        question: Question,
+    ) -> wasmtime::Result<Answer> {
+        Ok(match question {
+            Question::Convert(object, version) => {
+                let Some(indices) = &self.kinds else {
+                    return Err(broken("it does not export the interface kinds"));
+                };
+                let guest = indices.load(store.as_context_mut(), instance)?;
+                Answer::Converted(guest.call_convert(store, &object, &version).await?.map_err(reason))
+            }
+            Question::Validate(old, new) => {
+                let Some(indices) = &self.kinds else { return Ok(Answer::Violations(Vec::new())) };
+                let guest = indices.load(store.as_context_mut(), instance)?;
+                let found = guest.call_validate(store, old.as_ref(), &new).await?;
+                Answer::Violations(found.into_iter().map(violation).collect())
+            }
+            Question::Capacity => {
+                let Some(indices) = &self.infra_machine else { return Ok(Answer::Capacity(Vec::new())) };
+                let guest = indices.load(store.as_context_mut(), instance)?;
+                Answer::Capacity(guest.call_capacity(store).await?)
+            }
+        })
     }
 
     /// Calls the guest. The outer error ends the store.

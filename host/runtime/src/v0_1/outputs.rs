@@ -21,6 +21,10 @@ pub(super) fn reason(reason: wit::Reason) -> host::Reason {
     host::Reason { code: reason.code, message: reason.message }
 }
 
+pub(super) fn violation(violation: wit::Violation) -> host::Violation {
+    host::Violation { path: violation.path, message: violation.message }
+}
+
 pub(super) fn reason_out(reason: &host::Reason) -> wit::Reason {
     wit::Reason { code: reason.code.clone(), message: reason.message.clone() }
 }
@@ -43,9 +47,7 @@ pub(super) fn error(error: wit::ProviderError) -> host::ProviderError {
         wit::ProviderError::Transient(why) => host::ProviderError::Transient(reason(why)),
         wit::ProviderError::Throttled(pause) => host::ProviderError::Throttled(pause),
         wit::ProviderError::Unauthorized(why) => host::ProviderError::Unauthorized(reason(why)),
-        wit::ProviderError::Invalid(list) => host::ProviderError::Invalid(
-            list.into_iter().map(|v| host::Violation { path: v.path, message: v.message }).collect(),
-        ),
+        wit::ProviderError::Invalid(list) => host::ProviderError::Invalid(list.into_iter().map(violation).collect()),
         wit::ProviderError::Conflict(why) => host::ProviderError::Conflict(reason(why)),
         wit::ProviderError::Internal(why) => host::ProviderError::Internal(reason(why)),
     }

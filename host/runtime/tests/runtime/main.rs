@@ -4,5 +4,6 @@
 
 mod guest;
 mod hostile;
+mod pure;
 mod refusals;
 mod turns;

@@ -50,6 +50,8 @@ struct Constraints {
     rules: Vec<Value>,
     has_default: bool,
     optional: bool,
+    hidden: bool,
+    required: bool,
 }
 
 impl Constraints {
@@ -61,6 +63,7 @@ impl Constraints {
                 let key = match name.as_str() {
                     "min" => "minimum",
                     "max" => "maximum",
+                    "multiple_of" => "multipleOf",
                     "min_length" => "minLength",
                     "max_length" => "maxLength",
                     "min_items" => "minItems",
@@ -83,6 +86,14 @@ impl Constraints {
                     }
                     "optional" => {
                         found.optional = true;
+                        return Ok(());
+                    }
+                    "required" => {
+                        found.required = true;
+                        return Ok(());
+                    }
+                    "hidden" => {
+                        found.hidden = true;
                         return Ok(());
                     }
                     "preserve_unknown" => {
@@ -263,6 +274,9 @@ fn object<'a>(
             }
         };
         let constraints = Constraints::of(&field.attrs)?;
+        if constraints.hidden {
+            continue;
+        }
         if !first {
             body.text(",");
         }
@@ -283,7 +297,7 @@ fn object<'a>(
             || container.default
             || constraints.has_default
             || constraints.optional;
-        if !optional {
+        if !optional || constraints.required {
             required.push(name);
         }
     }

@@ -217,7 +217,7 @@ type Answer = Result<(u16, String, Vec<(String, String)>, Vec<u8>), HttpError>;
 
 pub fn http_send(request: Request) -> Answer {
     let exchange = exchange(request);
-    Ok((exchange.status, String::new(), exchange.headers, exchange.body))
+    Ok((exchange.status, exchange.status_text, exchange.headers, exchange.body))
 }
 pub fn http_read_all(requests: Vec<Request>) -> Vec<Answer> {
     requests.into_iter().map(http_send).collect()

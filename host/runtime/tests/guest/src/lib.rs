@@ -52,12 +52,16 @@ fn deeper(n: u64) -> u64 {
     if std::hint::black_box(n) == u64::MAX { 0 } else { deeper(n + 1) + room[(n % 7) as usize] }
 }
 
+fn misbehave_by(what: &str) {
+    let mut n = 0u64;
+    while what == "spin" {
+        n = std::hint::black_box(n.wrapping_add(1));
+    }
+}
+
 fn misbehave() {
     if told("spin") {
-        let mut n = 0u64;
-        loop {
-            n = std::hint::black_box(n.wrapping_add(1));
-        }
+        misbehave_by("spin");
     }
     if told("grow") {
         let mut all: Vec<Vec<u8>> = Vec::new();
@@ -111,11 +115,35 @@ fn quote(text: &str) -> String {
 }
 
 impl kinds::Guest for Guest {
-    fn convert(object: Json, _: String) -> Result<Json, Reason> {
-        Ok(object)
+    fn convert(object: Json, version: String) -> Result<Json, Reason> {
+        if object.contains("\"spin\"") {
+            misbehave_by("spin");
+        }
+        if object.contains("\"thief\"") {
+            return Ok(object.replace("thief", "somebody-else"));
+        }
+        // What v1 calls `do`, v1alpha1 calls `task`.
+        let (from, to) = match version.as_str() {
+            "v1" => ("\"task\":", "\"do\":"),
+            "v1alpha1" => ("\"do\":", "\"task\":"),
+            _ => return Err(reason("VersionUnknown", format!("there is no version {version}"))),
+        };
+        let group = "infrastructure.cluster.x-k8s.io/";
+        let old = if version == "v1" { "v1alpha1" } else { "v1" };
+        Ok(object.replace(&format!("\"{group}{old}\""), &format!("\"{group}{version}\"")).replace(from, to))
     }
-    fn validate(_: Option<Json>, _: Json) -> Vec<Violation> {
-        vec![]
+    fn validate(old: Option<Json>, new: Json) -> Vec<Violation> {
+        if new.contains("\"panic\"") {
+            panic!("index out of range");
+        }
+        let mut found = vec![];
+        if new.contains("\"forbidden\"") {
+            found.push(Violation { path: "/spec/do/0".into(), message: "this is not done here".into() });
+        }
+        if old.is_some_and(|old| old.contains("\"fixed\"")) && !new.contains("\"fixed\"") {
+            found.push(Violation { path: "/spec/do".into(), message: "what is fixed stays".into() });
+        }
+        found
     }
 }
 
@@ -259,6 +287,10 @@ impl infra_machine::Guest for Guest {
         })
     }
     fn capacity() -> Vec<(String, String)> {
-        vec![]
+        if told("ask") {
+            line(http::send(&request(Method::Get, "/")));
+        }
+        let cpu = if told("big") { "16" } else { "2" };
+        vec![("cpu".into(), cpu.into())]
     }
 }

@@ -1,0 +1,183 @@
+use super::*;
+use bytes::Bytes;
+use capstan_api::Object;
+use serde_json::json;
+
+/// Endpoints by namespace and name, a module default, Secrets, granted reads.
+#[derive(Default)]
+struct Table {
+    endpoints: Vec<(&'static str, &'static str, Destination)>,
+    default: Option<Destination>,
+    secrets: Vec<(&'static str, &'static str, Vec<(&'static str, &'static str)>)>,
+    granted: Vec<(String, ReadOperation)>,
+}
+
+impl Endpoints for Table {
+    fn endpoint(&self, namespace: &str, name: &str) -> Result<Option<Destination>, String> {
+        let found = self.endpoints.iter().find(|(ns, n, _)| (*ns, *n) == (namespace, name));
+        Ok(found.map(|(_, _, destination)| destination.clone()))
+    }
+    fn module_default(&self, _: &str, _: &str) -> Result<Option<Destination>, String> {
+        Ok(self.default.clone())
+    }
+    fn secret(&self, namespace: &str, name: &str) -> Result<Option<SecretData>, String> {
+        let found = self.secrets.iter().find(|(ns, n, _)| (*ns, *n) == (namespace, name));
+        let entry = |(key, value): &(&str, &str)| ((*key).to_owned(), Bytes::copy_from_slice(value.as_bytes()));
+        Ok(found.map(|(_, _, entries)| entries.iter().map(entry).collect()))
+    }
+    fn granted_reads(&self, _: &str) -> Vec<(String, ReadOperation)> {
+        self.granted.clone()
+    }
+}
+
+fn at(text: &str) -> Destination {
+    Destination::of(Origin::parse(text).unwrap())
+}
+
+fn input(subject: Value, infrastructure: Option<Value>) -> TurnInput {
+    let mut input = TurnInput { subject: Object::from_value(subject).unwrap(), ..TurnInput::default() };
+    input.cluster.infrastructure_spec = infrastructure;
+    input
+}
+
+fn subject(spec: Value) -> Value {
+    json!({"apiVersion": "g/v1", "kind": "K", "metadata": {"name": "o", "namespace": "a"}, "spec": spec})
+}
+
+fn proxmox() -> Declared {
+    let reference = json!({"at": "/spec/credentialsRef", "kind": "Secret", "endpoint": "api", "origin": "url",
+                           "header": {"Authorization": "PVEAPIToken={token}={secret}"}});
+    Declared { credentials: vec![serde_json::from_value(reference).unwrap()], ..Declared::named("api") }
+}
+
+fn find(table: &Table, declared: &Declared, input: Option<&TurnInput>) -> Result<EndpointConfig, String> {
+    resolve(table, &Asker { module: "m", namespace: "a", chosen: &BTreeMap::new(), input }, declared)
+}
+
+fn authorization(config: &EndpointConfig) -> Option<String> {
+    let Credential::Headers { headers, .. } = &config.credential else { return None };
+    Some(headers[0].1.to_str().unwrap().to_owned())
+}
+
+#[test]
+fn the_object_s_choice_wins_then_its_namespace_then_the_default() {
+    let table = Table {
+        endpoints: vec![("a", "api", at("http://a.api")), ("b", "other", at("http://b.other"))],
+        default: Some(at("http://default")),
+        ..Table::default()
+    };
+    let origin = |table: &Table, namespace: &str, chosen: &[(&str, (&str, &str))]| {
+        let chosen = chosen.iter().map(|(n, (ns, o))| ((*n).into(), ((*ns).into(), (*o).into()))).collect();
+        let asker = Asker { module: "m", namespace, chosen: &chosen, input: None };
+        resolve(table, &asker, &Declared::named("api")).map(|config| config.origin.to_string())
+    };
+    assert_eq!(origin(&table, "a", &[("api", ("b", "other"))]).unwrap(), "http://b.other");
+    assert_eq!(origin(&table, "a", &[]).unwrap(), "http://a.api");
+    assert_eq!(origin(&table, "c", &[]).unwrap(), "http://default");
+    let missing = origin(&table, "a", &[("api", ("b", "gone"))]).unwrap_err();
+    assert!(missing.contains("b/gone"), "{missing}");
+    let nothing = origin(&Table::default(), "c", &[]).unwrap_err();
+    assert!(nothing.contains("api") && nothing.contains("namespace c"), "{nothing}");
+}
+
+#[test]
+fn origins_that_would_surprise_are_refused() {
+    for bad in ["ftp://h", "h:80", "https://u:p@h", "http://h/?a=b", "unix://relative", "https://"] {
+        assert!(Origin::parse(bad).is_err(), "{bad}");
+    }
+    assert_eq!(Origin::parse("https://h:8006/").unwrap().to_string(), "https://h:8006");
+    assert_eq!(Origin::parse("unix:///run/x.sock").unwrap(), Origin::UnixSocket("/run/x.sock".into()));
+}
+
+#[test]
+fn a_secret_that_the_object_or_its_cluster_names_is_origin_and_credential() {
+    let mut table = Table {
+        secrets: vec![("a", "pve", vec![("url", "https://pve:8006"), ("token", "u@pve!t"), ("secret", "x-y")])],
+        ..Table::default()
+    };
+    let own = input(subject(json!({"credentialsRef": {"name": "pve"}})), None);
+    let machine = input(subject(json!({})), Some(json!({"credentialsRef": {"name": "pve", "namespace": "a"}})));
+    for input in [&own, &machine] {
+        let config = find(&table, &proxmox(), Some(input)).unwrap();
+        assert_eq!(config.origin.to_string(), "https://pve:8006");
+        assert_eq!(authorization(&config).unwrap(), "PVEAPIToken=u@pve!t=x-y");
+    }
+    // An Endpoint says where; the credential is still the object's.
+    table.endpoints = vec![("a", "api", at("https://proxy"))];
+    let config = find(&table, &proxmox(), Some(&own)).unwrap();
+    assert_eq!((config.origin.to_string().as_str(), authorization(&config).is_some()), ("https://proxy", true));
+    // An Endpoint with a credential of its own.
+    let kind = CredentialKind::Bearer { key: "token".into() };
+    table.endpoints[0].2.credential = Some(CredentialSource { secret: ("a".into(), "pve".into()), kind });
+    assert_eq!(authorization(&find(&table, &proxmox(), Some(&own)).unwrap()).unwrap(), "Bearer u@pve!t");
+}
+
+#[test]
+fn what_is_wrong_with_a_named_secret_is_told() {
+    let table = Table {
+        secrets: vec![
+            ("b", "pve", vec![("url", "https://pve:8006"), ("token", "t"), ("secret", "hunter2")]),
+            ("a", "half", vec![("url", "https://pve:8006"), ("token", "t")]),
+            ("a", "odd", vec![("url", "unix:///run/docker.sock"), ("token", "t"), ("secret", "hunter2")]),
+        ],
+        ..Table::default()
+    };
+    let told = |reference: Value| {
+        find(&table, &proxmox(), Some(&input(subject(json!({"credentialsRef": reference})), None))).unwrap_err()
+    };
+    assert!(told(json!({"name": "pve", "namespace": "b"})).contains("own namespace a"));
+    assert!(told(json!({"name": "gone"})).contains("no Secret a/gone"));
+    assert!(told(json!({"name": "half"})).contains("a/half has no key secret"));
+    assert!(told(json!({"name": "odd"})).contains("only an Endpoint may"));
+    assert!(told(json!({})).contains("names no Secret"));
+    let nothing = find(&table, &proxmox(), Some(&input(subject(json!({})), None))).unwrap_err();
+    assert!(nothing.contains("/spec/credentialsRef"), "{nothing}");
+}
+
+#[test]
+fn a_template_takes_its_variables_from_the_infrastructure_cluster() {
+    let declared = Declared {
+        url: Some("https://ec2.{region}.amazonaws.com".into()),
+        variables: BTreeMap::from([("region".into(), "/spec/region".into())]),
+        signing: Some(Signing { service: "ec2".into(), region: "{region}".into() }),
+        ..Declared::named("api")
+    };
+    let origin = |spec: Value| {
+        let input = input(subject(json!({"region": "ignored"})), Some(spec));
+        find(&Table::default(), &declared, Some(&input)).map(|config| config.origin.to_string())
+    };
+    assert_eq!(origin(json!({"region": "eu-west-1"})).unwrap(), "https://ec2.eu-west-1.amazonaws.com");
+    for bad in ["evil.example/", "a.b", "UP", "", "a@b", "169.254.169.254#"] {
+        assert!(origin(json!({"region": bad})).unwrap_err().contains("/spec/region"), "{bad}");
+    }
+    let cluster = input(subject(json!({"region": "eu-north-1"})), None);
+    let config = find(&Table::default(), &declared, Some(&cluster)).unwrap();
+    assert_eq!(config.origin.to_string(), "https://ec2.eu-north-1.amazonaws.com", "the subject is the cluster");
+    // A tenant supplies a credential only; service and region are the manifest's.
+    let credential =
+        CredentialSource { secret: ("a".into(), "aws".into()), kind: CredentialKind::Aws { region: None, role: None } };
+    let table = Table {
+        endpoints: vec![("a", "api", Destination { credential: Some(credential), ..Destination::default() })],
+        secrets: vec![("a", "aws", vec![("AccessKeyID", "AKIA"), ("SecretAccessKey", "s")])],
+        ..Table::default()
+    };
+    let config = find(&table, &declared, Some(&cluster)).unwrap();
+    let Credential::Aws { scope, .. } = config.credential else { panic!() };
+    assert_eq!((scope.service.as_str(), scope.region.as_str()), ("ec2", "eu-north-1"));
+}
+
+#[test]
+fn limits_only_narrow_and_reads_need_a_grant() {
+    let read = ReadOperation { method: "POST".into(), path: "/search".into() };
+    let declared = Declared { read_operations: vec![read.clone()], ..Declared::named("api") };
+    let mut table = Table::default();
+    let narrow = Destination { timeout: Some(Duration::from_secs(5)), max_response: Some(1 << 40), ..at("http://x") };
+    table.default = Some(narrow);
+    let config = find(&table, &declared, None).unwrap();
+    assert_eq!((config.timeout, config.max_response), (Duration::from_secs(5), 4 << 20));
+    assert!(config.read_operations.is_empty(), "not granted");
+    table.granted = vec![("other".into(), read.clone())];
+    assert!(find(&table, &declared, None).unwrap().read_operations.is_empty());
+    table.granted = vec![("api".into(), read.clone())];
+    assert_eq!(find(&table, &declared, None).unwrap().read_operations, [read]);
+}
