@@ -51,6 +51,7 @@ pub fn read(files: &[PathBuf]) -> Result<Vec<Document>> {
         let name = file.display().to_string();
         let parsed = read_file(file).and_then(|text| parse(&name, &text));
         match parsed {
+            Ok(parsed) if parsed.is_empty() => errors.push(format!("{name}: there is no object in it")),
             Ok(parsed) => documents.extend(parsed),
             Err(error) => errors.push(format!("{error:#}")),
         }
@@ -377,6 +378,13 @@ mod tests {
         assert!(parse("f", "---\n# nothing\n---\n").unwrap().is_empty());
         let list = "apiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: A, metadata: {name: a}}\n- {apiVersion: v1, kind: B, metadata: {name: b}}\n";
         assert_eq!(parse("f", list).unwrap().len(), 2);
+    }
+
+    #[test]
+    fn a_file_without_an_object_is_no_success() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let error = read(&[file.path().to_owned()]).unwrap_err().to_string();
+        assert!(error.contains("there is no object in it"), "{error}");
     }
 
     #[test]

@@ -174,7 +174,7 @@ impl Plane {
         let listener = listen(options.port).await?;
         let port = listener.local_addr().context("find the API server's port")?.port();
         let pki = Pki::load(state)?;
-        let database = Database::open(&state.join("state.redb"), Durability::Immediate)?;
+        let database = Database::open(&state.join(state_dir::OBJECTS), Durability::Immediate)?;
         let kinds = ProviderKinds::default();
         let server = ApiServer::new(Options {
             store: database.store("management")?,
@@ -259,7 +259,7 @@ impl Plane {
         let deadline = tokio::time::Instant::now() + options.wait;
         progress.say("loading provider components");
         self.wait_for_modules(progress).await;
-        let record = state.join("applied.json");
+        let record = state.join(state_dir::APPLIED);
         let mut documents = files;
         let mut first = true;
         if options.files.is_empty() {

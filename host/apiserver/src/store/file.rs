@@ -68,7 +68,7 @@ pub(super) fn row(store: &str, collection: &str, namespace: &str, name: &str) ->
 
 impl File {
     pub fn open(path: &Path, durability: Durability) -> Result<File, StoreError> {
-        let failed = |source: redb::Error| StoreError::Open { path: path.to_owned(), source: Arc::new(source) };
+        let failed = |why: redb::Error| StoreError::Open { path: path.to_owned(), why: Arc::new(why) };
         // Secrets are in it: nobody but the owner may read it.
         let mut options = std::fs::OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false);
@@ -130,7 +130,7 @@ impl File {
             }
             Ok(names)
         };
-        read().map_err(|source| StoreError::Read { path: self.path.clone(), source: Arc::new(source) })
+        read().map_err(|why| StoreError::Read { path: self.path.clone(), why: Arc::new(why) })
     }
 
     /// Reads one store.
@@ -149,7 +149,7 @@ impl File {
             }
             Ok(Loaded { revision, rows })
         };
-        read().map_err(|source| StoreError::Read { path: self.path.clone(), source: Arc::new(source) })
+        read().map_err(|why| StoreError::Read { path: self.path.clone(), why: Arc::new(why) })
     }
 
     /// Queues a change; the store's durable revision tells when it is in the file.
@@ -288,6 +288,6 @@ impl Writer {
             transaction.commit()?;
             Ok(())
         };
-        work().map_err(|source| StoreError::Write { path: self.path.clone(), source: Arc::new(source) })
+        work().map_err(|why| StoreError::Write { path: self.path.clone(), why: Arc::new(why) })
     }
 }
