@@ -92,6 +92,7 @@ impl fmt::Debug for AwsKeys {
 }
 
 /// A credential ready for use. Its `Debug` shows nothing of it.
+#[allow(clippy::large_enum_variant, reason = "one per endpoint and call, behind the endpoint's Arc")]
 #[derive(Clone, Default, PartialEq, Eq)]
 pub enum Credential {
     /// None.

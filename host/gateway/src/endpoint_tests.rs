@@ -3,12 +3,14 @@ use bytes::Bytes;
 use capstan_api::Object;
 use serde_json::json;
 
+type Entries = Vec<(&'static str, &'static str)>;
+
 /// Endpoints by namespace and name, a module default, Secrets, granted reads.
 #[derive(Default)]
 struct Table {
     endpoints: Vec<(&'static str, &'static str, Destination)>,
     default: Option<Destination>,
-    secrets: Vec<(&'static str, &'static str, Vec<(&'static str, &'static str)>)>,
+    secrets: Vec<(&'static str, &'static str, Entries)>,
     granted: Vec<(String, ReadOperation)>,
 }
 

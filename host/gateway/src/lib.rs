@@ -2,7 +2,8 @@
 //!
 //! A guest names an endpoint and says what to ask; this crate finds out what the name means for the guest's object
 //! ([`Endpoints`]), checks the request ([`Request`]), decides by the endpoint's protocol whether it changes
-//! something ([`Protocol`]), fills secrets in, sends it ([`Transport`]) and keeps the record ([`Ledger`]).
+//! something ([`Protocol`]), fills secrets in, sends it ([`Transport`]) and keeps the record ([`Ledger`]),
+//! which can be written to a file that answers again ([`Recorded`], [`Replay`]).
 //!
 //! Promises:
 //! - a request that may change something leaves only in a call that may change something, once in that call, and
@@ -20,6 +21,7 @@ mod ledger;
 mod operation;
 pub mod policy;
 mod protocol;
+mod recording;
 mod redact;
 mod request;
 mod shared;
@@ -35,6 +37,7 @@ pub use ledger::{Exchange, Ledger};
 pub use operation::{Narrowed, ReadOperation};
 pub use policy::Policy;
 pub use protocol::Protocol;
+pub use recording::{Recorded, RecordedAnswer, Replay};
 pub use request::{Chunk, HttpError, Method, Request, Response};
 pub use transport::{Network, Transport, TransportError, WireRequest, WireResponse};
 pub use turn::{Call, Gateway, Limits, Session, TurnScope};

@@ -12,6 +12,7 @@ use tracing::Instrument;
 
 use crate::endpoint::{self, Asker, Declared, EndpointConfig, Endpoints};
 use crate::ledger::{self, Exchange, Ledger};
+use crate::recording::{Recorded, RecordedAnswer};
 use crate::redact::Redactor;
 use crate::request::{self, HttpError, Request, Response};
 use crate::shared::{Key, Shared};
@@ -66,12 +67,23 @@ pub struct Gateway {
     transport: Arc<dyn Transport>,
     ledger: Ledger,
     shared: Shared,
+    recorder: Option<Recorder>,
 }
+
+/// Takes each exchange of a recording.
+type Recorder = Box<dyn Fn(&Recorded) + Send + Sync>;
 
 impl Gateway {
     /// A gateway over configured endpoints and a way to reach them.
     pub fn new(endpoints: Arc<dyn Endpoints>, transport: Arc<dyn Transport>) -> Self {
-        Self { endpoints, transport, ledger: Ledger::default(), shared: Shared::default() }
+        Self { endpoints, transport, ledger: Ledger::default(), shared: Shared::default(), recorder: None }
+    }
+
+    /// Also tells each exchange, without secrets, to whoever records.
+    #[must_use]
+    pub fn recorded_by(mut self, recorder: impl Fn(&Recorded) + Send + Sync + 'static) -> Self {
+        self.recorder = Some(Box::new(recorder));
+        self
     }
 
     /// What was sent and answered.
@@ -317,6 +329,21 @@ impl Session {
         let (module, object) = (&self.scope.module, &self.scope.object);
         let (method, endpoint) = (request.method.as_str(), &request.endpoint);
         let hidden = ledger::hidden(request, &checked.endpoint.credential);
+        if let Some(recorder) = &self.gateway.recorder {
+            let shown = match answer {
+                Ok(response) => Ok(shown(&hidden, response.clone())),
+                Err(TransportError::NotSent(why)) => Err(TransportError::NotSent(hidden.text(why))),
+                Err(TransportError::NoAnswer(why)) => Err(TransportError::NoAnswer(hidden.text(why))),
+                Err(TransportError::TooLarge(max)) => Err(TransportError::TooLarge(*max)),
+            };
+            recorder(&Recorded {
+                call: call.name.to_owned(),
+                endpoint: endpoint.clone(),
+                method: method.to_owned(),
+                target: checked.wire.target.clone(),
+                answer: RecordedAnswer::of(&shown),
+            });
+        }
         let (outcome, response) = match answer {
             Ok(r) => (Ok((r.status, hidden.text(&r.status_text))), ledger::shown_response(&hidden, &r.body)),
             Err(error) => (Err(hidden.text(&error.to_string())), String::new()),
@@ -343,17 +370,24 @@ impl Session {
         let mut hidden = Redactor::default();
         checked.endpoint.credential.secrets().iter().for_each(|secret| hidden.hide("credential", secret));
         match answer {
-            Ok(WireResponse { status, status_text, headers, body }) => {
-                let shown = headers.into_iter().filter(|(name, _)| !request::is_hidden_from_guest(name));
-                let headers = shown.map(|(name, value)| (name, hidden.text(&value))).collect();
-                let body = hidden.bytes(&body).unwrap_or(body);
-                Ok(Response { status, status_text: hidden.text(&status_text), headers, body })
+            Ok(response) => {
+                let WireResponse { status, status_text, headers, body } = shown(&hidden, response);
+                Ok(Response { status, status_text, headers, body })
             }
             Err(TransportError::NotSent(text)) => Err(HttpError::NotSent(hidden.text(&text))),
             Err(TransportError::NoAnswer(text)) => Err(HttpError::NoAnswer(hidden.text(&text))),
             Err(TransportError::TooLarge(max)) => Err(HttpError::TooLarge(max)),
         }
     }
+}
+
+/// An answer as somebody is shown it who must not see these secrets.
+fn shown(hidden: &Redactor, response: WireResponse) -> WireResponse {
+    let WireResponse { status, status_text, headers, body } = response;
+    let headers = headers.into_iter().filter(|(name, _)| !request::is_hidden_from_guest(name));
+    let headers = headers.map(|(name, value)| (name, hidden.text(&value))).collect();
+    let body = hidden.bytes(&body).unwrap_or(body);
+    WireResponse { status, status_text: hidden.text(&status_text), headers, body }
 }
 
 /// Two reads are the same when they are one tenant's, go to the same place with the same trust and credential and say

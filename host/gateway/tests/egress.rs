@@ -10,7 +10,7 @@ use capstan_api::ObjectKey;
 use capstan_core::contract::Effect;
 use capstan_gateway::{
     Call, Chunk, CredentialKind, CredentialSource, Declared, Destination, Endpoints, Gateway, HttpError, Limits,
-    Method, Narrowed, Network, Origin, Policy, Request, SecretData, Session, TurnScope,
+    Method, Narrowed, Network, Origin, Policy, Replay, Request, SecretData, Session, TurnScope,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -141,6 +141,41 @@ async fn secrets_that_a_remote_sends_back_are_shown_to_nobody() {
     for secret in ["first-secret", "abcdef.0123456789abcdef"] {
         assert!(!shown.contains(secret), "{shown}");
     }
+}
+
+#[tokio::test]
+async fn a_recording_answers_the_same_requests_again_and_holds_no_secret() {
+    let (origin, _) = echo("201", None).await;
+    let lines = Arc::new(Mutex::new(String::new()));
+    let file = lines.clone();
+    let gateway = Gateway::new(world(&origin), Arc::new(Network::new()))
+        .recorded_by(move |recorded| file.lock().unwrap().push_str(&format!("{}\n", recorded.to_line())));
+    let ask = async |gateway: Arc<Gateway>| {
+        let scope = TurnScope {
+            module: "m".into(),
+            object: ObjectKey::new("g", "K", "tenant", "o"),
+            chosen: BTreeMap::new(),
+            input: None,
+            limits: Limits::default(),
+        };
+        let mut session = gateway.session(scope, &[Declared::named("api")]);
+        let first = session.send(CREATE, request(Method::Get, vec![])).await;
+        let body = vec![Chunk::Plain("id=1&end".into())];
+        let second = session.send(CREATE, request(Method::Post, body)).await;
+        (first, second, session.effect())
+    };
+    let original = ask(Arc::new(gateway)).await;
+    assert!(original.0.is_ok() && original.1.is_ok());
+    let text = lines.lock().unwrap().clone();
+    assert_eq!(text.lines().count(), 2);
+    assert!(!text.contains("first-secret"), "{text}");
+    let replay = Arc::new(Replay::read(&text).unwrap());
+    let again = ask(Arc::new(Gateway::new(replay.clone(), replay.clone()))).await;
+    assert_eq!(again, original);
+    assert_eq!(replay.left(), 0);
+    let (third, _, _) = ask(Arc::new(Gateway::new(replay.clone(), replay))).await;
+    assert!(third.unwrap_err().to_string().contains("no (further) answer"));
+    assert!(Replay::read("{}").is_err());
 }
 
 #[tokio::test]

@@ -144,6 +144,11 @@ impl Resource {
         }
     }
 
+    /// Whether a hook, which may fail, has to bring the object into the version.
+    pub fn is_hooked(&self, object: &Object, version: &Version) -> bool {
+        matches!(self.converter, Converter::Hook(_)) && object.api_version() != version.api_version.as_bytes()
+    }
+
     /// Appends an object in a served version as JSON; without parsing it when that can be avoided.
     pub fn write(&self, object: &Object, version: &Version, lean: bool, out: &mut Vec<u8>) {
         // What the definition says is stored may differ from what this object was stored as.

@@ -69,7 +69,7 @@ pub(super) fn object(
     definitions: bool,
 ) -> Result<Vec<u8>, Status> {
     let mut out = Vec::new();
-    if form == AnswerForm::Object {
+    if form == AnswerForm::Object && !resource.is_hooked(object, version) {
         resource.write(object, version, lean, &mut out);
         return Ok(out);
     }

@@ -116,6 +116,8 @@ async fn versions_are_converted_and_specs_validated_by_the_component() {
     plane.registry.module("guest", None, &Wire::new(plane.client.clone())).await;
     assert!(plane.send("GET", &one, None).await.is_ok());
     let other = format!("{}/m", at("v1alpha1"));
+    let lost = plane.send("GET", &other, None).await.unwrap_err();
+    assert!(lost.contains("is not loaded"), "{lost}");
     let lost = plane.send("PATCH", &other, Some(json!({"spec": {"task": ["y"]}}))).await.unwrap_err();
     assert!(lost.contains("is not loaded"), "{lost}");
 }

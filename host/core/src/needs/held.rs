@@ -152,7 +152,7 @@ impl Offers {
         if writes.is_empty() {
             return Ok(Ok(()));
         }
-        for pool in replay.write(writes)?.into_iter().flatten().filter(|pool| !held.is_mine(pool)) {
+        if let Some(pool) = replay.write(writes)?.into_iter().flatten().find(|pool| !held.is_mine(pool)) {
             let message = format!("{} is there already and is not this object's: delete or rename it", pool.key());
             return Ok(Err(Problem::new("PoolTaken", message)));
         }
@@ -198,11 +198,11 @@ impl Offers {
                 None => {}
             }
         }
-        if !writes.is_empty() {
-            for claim in replay.write(writes)?.into_iter().flatten().filter(|claim| !held.is_mine(claim)) {
-                let message = format!("{} is there already and is not this object's: delete or rename it", claim.key());
-                return Ok(Err(Problem::new("ClaimTaken", message)));
-            }
+        if !writes.is_empty()
+            && let Some(claim) = replay.write(writes)?.into_iter().flatten().find(|claim| !held.is_mine(claim))
+        {
+            let message = format!("{} is there already and is not this object's: delete or rename it", claim.key());
+            return Ok(Err(Problem::new("ClaimTaken", message)));
         }
         Ok(Ok(waiting))
     }

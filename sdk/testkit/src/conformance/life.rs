@@ -15,6 +15,7 @@ use capstan_core::testing::World;
 use capstan_core::turn::{Call, Course, Mint, Outcome, Reply, Step, Told, TurnInput, TurnRequest};
 use capstan_core::view::{Connection, LastTurn, NotNow, Place, Select, View};
 use capstan_gateway::{Destination, Endpoints, Gateway, Transport};
+use capstan_gateway::policy::Policy;
 use serde_json::Value;
 
 use crate::proxy::{Exchange, FaultProxy};
@@ -122,7 +123,7 @@ impl View for Living<'_> {
 }
 
 /// One destination behind every name.
-struct OneEndpoint(Destination);
+struct OneEndpoint(Destination, Arc<Policy>);
 
 impl Endpoints for OneEndpoint {
     fn endpoint(&self, _: &str, _: &str) -> Result<Option<Destination>, String> {
@@ -131,6 +132,11 @@ impl Endpoints for OneEndpoint {
 
     fn module_default(&self, _: &str, _: &str) -> Result<Option<Destination>, String> {
         Ok(Some(self.0.clone()))
+    }
+
+    fn policy(&self, _: &str) -> Arc<Policy> {
+        // The proxy is on loopback.
+        self.1.clone()
     }
 }
 
@@ -281,7 +287,8 @@ impl<'a> Living<'a> {
 
     async fn guest(&self, input: &TurnInput) -> anyhow::Result<capstan_runtime::Turn> {
         // A gateway of its own: what one remembers it remembers by the real clock.
-        let endpoints = Arc::new(OneEndpoint(self.setting.destination.clone()));
+        let policy = Arc::new(Policy::new(["127.0.0.1"], []).map_err(anyhow::Error::msg)?);
+        let endpoints = Arc::new(OneEndpoint(self.setting.destination.clone(), policy));
         let gateway = Arc::new(Gateway::new(endpoints, self.setting.transport.clone()));
         let module = self.setting.kit.module();
         module.begin("conformance", input.clone(), &gateway).await.map_err(anyhow::Error::msg)
