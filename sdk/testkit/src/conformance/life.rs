@@ -14,8 +14,8 @@ use capstan_core::record::{INTENT_FRESH, LEASE};
 use capstan_core::testing::World;
 use capstan_core::turn::{Call, Course, Mint, Outcome, Reply, Step, Told, TurnInput, TurnRequest};
 use capstan_core::view::{Connection, LastTurn, NotNow, Place, Select, View};
-use capstan_gateway::{Destination, Endpoints, Gateway, Transport};
 use capstan_gateway::policy::Policy;
+use capstan_gateway::{Destination, Endpoints, Gateway, Transport};
 use serde_json::Value;
 
 use crate::proxy::{Exchange, FaultProxy};
