@@ -40,7 +40,7 @@ fn changing_requests(plane: &Plane) -> Result<u64> {
 fn from_nothing_to_ready_within_the_write_budget() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let nothing = dir.path().join("nothing.yaml");
-    std::fs::write(&nothing, "")?;
+    std::fs::write(&nothing, "{apiVersion: v1, kind: ConfigMap, metadata: {name: nothing, namespace: default}}\n")?;
     let mut plane =
         Plane::start(&dir.path().join("state"), free_port(), &Up { files: vec![nothing], ..Up::default() })?;
     plane.wait_ready(MINUTE)?;
