@@ -52,7 +52,7 @@ if ! command -v kubectl >/dev/null && [ ! -x target/tools/kubectl ]; then
 fi
 if ! command -v cargo-deny >/dev/null && [ ! -x target/tools/bin/cargo-deny ]; then
   echo "building cargo-deny (some minutes, once)"
-  cargo install --locked --root target/tools --target-dir target/tools/build cargo-deny >target/cargo-deny.log 2>&1 ||
+  cargo install --debug --locked --root target/tools --target-dir target/tools/build cargo-deny >target/cargo-deny.log 2>&1 ||
     skip "cargo deny: it could not be installed (target/cargo-deny.log says why)"
   rm -rf target/tools/build
 fi

@@ -191,6 +191,26 @@ impl Plane {
         Ok(path)
     }
 
+    /// Runs `capstan simulator …` for the simulated cloud of this plane.
+    ///
+    /// # Errors
+    /// When the command fails; the error carries what it said.
+    pub fn simulator(&self, args: &[&str]) -> Result<String> {
+        let output = Command::new(binary()).arg("simulator").args(args).arg("--state-dir").arg(&self.dir).output()?;
+        ensure!(output.status.success(), "capstan simulator {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        Ok(String::from_utf8(output.stdout)?)
+    }
+
+    /// Names of the machines that exist in its simulated cloud.
+    ///
+    /// # Errors
+    /// As [`Plane::simulator`].
+    pub fn simulated_machines(&self) -> Result<Vec<String>> {
+        let listed: Value = serde_json::from_str(&self.simulator(&["list", "-o", "json"])?)?;
+        let machines = listed["machines"].as_array().context("no list of machines")?;
+        Ok(machines.iter().filter_map(|m| m["name"].as_str()).map(str::to_owned).collect())
+    }
+
     /// Asks again, each time something of `watched` changes, until `done` says yes.
     ///
     /// # Errors

@@ -91,7 +91,7 @@ fn a_component_that_is_none_is_reported_on_its_module_and_the_rest_works() -> Re
     std::fs::write(
         &file,
         format!(
-            "apiVersion: capstan.dev/v1alpha1\nkind: ProviderModule\nmetadata: {{name: junk}}\nspec: {{source: {{file: {{path: {}}}}}}}\n",
+            "apiVersion: capstan.dev/v1alpha1\nkind: ProviderModule\nmetadata: {{name: junk}}\nspec: {{source: {{file: {}}}}}\n",
             junk.display()
         ),
     )?;

@@ -98,14 +98,16 @@ fn a_kill_at_every_step_of_a_machines_creation_leaves_one_machine() -> Result<()
         plane.wait_ready(2 * MINUTE)?;
         plane.kubectl(&["scale", "machinedeployment", "quickstart-workers", &format!("--replicas={replicas}")])?;
         settles(&plane, replicas)?;
-        let simulated = plane.items(&["simulatedmachines", "-n", "default"])?.len();
+        let objects = plane.items(&["simulatedmachines", "-n", "default"])?.len();
+        let machines = plane.simulated_machines()?;
         ensure!(
-            simulated == replicas + 1,
-            "after {effects} effects: {simulated} SimulatedMachines for {} Machines",
+            objects == replicas + 1 && machines.len() == replicas + 1,
+            "after {effects} effects: {objects} SimulatedMachines and {machines:?} in the cloud for {} Machines",
             replicas + 1
         );
         plane.kill();
         if !aborted {
+            ensure!(effects > 8, "a worker took only {effects} effects: the crashes did not happen");
             return Ok(());
         }
     }

@@ -3,9 +3,11 @@
 use crate::catalog::{Catalog, Resource, Version};
 use crate::request::accepted;
 use crate::response::{self, ResponseBody};
+use crate::rest::REVIEWS;
 use crate::status::Status;
 use http::{HeaderMap, HeaderValue, Response};
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 
 const VERBS: &[&str] = &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
 const SUBRESOURCE_VERBS: &[&str] = &["get", "patch", "update"];
@@ -29,6 +31,22 @@ fn subresource(
     }
 }
 
+/// All groups that have anything, the core group first.
+fn all_groups(catalog: &Catalog) -> BTreeSet<&str> {
+    catalog.groups().map(String::as_str).chain(REVIEWS.iter().map(|review| review.group)).collect()
+}
+
+/// The versions of a group, the preferred first.
+fn all_versions<'a>(catalog: &'a Catalog, group: &str) -> Vec<&'a str> {
+    let mut versions = catalog.versions(group);
+    for review in REVIEWS.iter().filter(|review| review.group == group) {
+        if !versions.contains(&review.version) {
+            versions.push(review.version);
+        }
+    }
+    versions
+}
+
 /// `/api` and `/apis`.
 pub(crate) fn groups(catalog: &Catalog, legacy: bool, headers: &HeaderMap) -> Response<ResponseBody> {
     let wanted = accepted(headers).into_iter().find(|entry| {
@@ -49,13 +67,16 @@ pub(crate) fn groups(catalog: &Catalog, legacy: bool, headers: &HeaderMap) -> Re
         let document = json!({"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []});
         return response::value(200, &document);
     }
-    let groups: Vec<Value> =
-        catalog.groups().filter(|group| !group.is_empty()).filter_map(|group| group_of(catalog, group)).collect();
+    let groups: Vec<Value> = all_groups(catalog)
+        .into_iter()
+        .filter(|group| !group.is_empty())
+        .filter_map(|group| group_of(catalog, group))
+        .collect();
     response::value(200, &json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}))
 }
 
 fn group_of(catalog: &Catalog, group: &str) -> Option<Value> {
-    let versions = catalog.versions(group);
+    let versions = all_versions(catalog, group);
     let entry = |version: &&str| json!({"groupVersion": format!("{group}/{version}"), "version": version});
     let preferred = entry(versions.first()?);
     Some(
@@ -108,6 +129,11 @@ pub(crate) fn version(catalog: &Catalog, group: &str, name: &str) -> Result<Resp
             resources.push(entry);
         }
     }
+    for review in REVIEWS.iter().filter(|review| review.group == group && review.version == name) {
+        resources.push(json!({
+            "name": review.plural, "singularName": review.singular, "namespaced": false, "kind": review.kind, "verbs": ACTION_VERBS,
+        }));
+    }
     if resources.is_empty() {
         return Err(Status::no_such_path());
     }
@@ -118,11 +144,13 @@ pub(crate) fn version(catalog: &Catalog, group: &str, name: &str) -> Result<Resp
 }
 
 fn aggregated(catalog: &Catalog, legacy: bool, document_version: &str) -> Value {
-    let groups = catalog.groups().filter(|group| group.is_empty() == legacy);
+    let groups = all_groups(catalog).into_iter().filter(|group| group.is_empty() == legacy);
     let items: Vec<Value> = groups
         .map(|group| {
-            let versions: Vec<Value> =
-                catalog.versions(group).iter().map(|version| aggregated_version(catalog, group, version)).collect();
+            let versions: Vec<Value> = all_versions(catalog, group)
+                .iter()
+                .map(|version| aggregated_version(catalog, group, version))
+                .collect();
             json!({"metadata": {"name": group, "creationTimestamp": null}, "versions": versions})
         })
         .collect();
@@ -159,6 +187,15 @@ fn aggregated_version(catalog: &Catalog, group: &str, name: &str) -> Value {
             }
         }
         resources.push(entry);
+    }
+    for review in REVIEWS.iter().filter(|review| review.group == group && review.version == name) {
+        resources.push(json!({
+            "resource": review.plural,
+            "responseKind": {"group": group, "version": name, "kind": review.kind},
+            "scope": "Cluster",
+            "singularResource": review.singular,
+            "verbs": ACTION_VERBS,
+        }));
     }
     json!({"version": name, "resources": resources, "freshness": "Current"})
 }

@@ -44,7 +44,8 @@ impl Metrics {
         self.requests.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The Prometheus text form.
+    /// The Prometheus text form, with verbs spelled as kube-apiserver does: the HTTP method, but LIST, WATCH, APPLY and
+    /// DELETECOLLECTION for what a method alone does not tell.
     pub fn text(&self) -> String {
         let mut out = String::from(
             "# HELP apiserver_request_total Requests answered, by verb, resource and HTTP status.\n# TYPE apiserver_request_total counter\n",
@@ -52,6 +53,11 @@ impl Metrics {
         for (labels, count) in self.counts() {
             // Names come from discovered resources, so none has a character that needs escaping.
             let RequestLabels { verb, group, resource, subresource, code } = labels;
+            let verb = match verb {
+                "create" => String::from("POST"),
+                "update" => String::from("PUT"),
+                other => other.to_ascii_uppercase(),
+            };
             let _ = writeln!(
                 out,
                 "apiserver_request_total{{code=\"{code}\",group=\"{group}\",resource=\"{resource}\",subresource=\"{subresource}\",verb=\"{verb}\"}} {count}"

@@ -110,6 +110,12 @@ pub trait Admission: Send + Sync {
     /// Changes the object, warns about it or refuses it. For a deletion the object is what is deleted, and changes to it
     /// are ignored. Called again when the object changed meanwhile.
     fn admit(&self, request: &AdmissionRequest, object: &mut Value) -> Result<Vec<String>, Status>;
+
+    /// Refuses what its schema accepts: asked after the schema, as upstream's validating webhooks are, so that what the schema
+    /// can name is named by it.
+    fn validate(&self, _request: &AdmissionRequest, _object: &Value) -> Result<(), Status> {
+        Ok(())
+    }
 }
 
 /// Converts objects between the served versions of a kind, where upstream has a conversion webhook.

@@ -161,6 +161,12 @@ const SUMMARIES: [&str; 3] = ["Available", "Ready", "UpToDate"];
 const NEGATIVE: [&str; 8] =
     ["Deleting", "Paused", "RollingOut", "ScalingUp", "ScalingDown", "Remediating", "Updating", "Stalled"];
 
+/// Whether a condition for which True is the bad news keeps an object from going on.
+fn holds_up(condition: &Value) -> bool {
+    let blocked = word(condition, "type") == "Paused" || word(condition, "message").contains("is blocked because");
+    word(condition, "status") == "True" && NEGATIVE.contains(&word(condition, "type")) && blocked
+}
+
 /// The condition that says best why an object is not well.
 fn reason(object: &Object) -> Option<String> {
     let bad: Vec<&Value> =
@@ -168,8 +174,14 @@ fn reason(object: &Object) -> Option<String> {
     let best = bad
         .iter()
         .filter(|c| !SUMMARIES.contains(&word(c, "type")))
-        .min_by_key(|c| (word(c, "status") != "False", word(c, "message").is_empty()))
-        .or_else(|| bad.first())?;
+        .min_by_key(|c| {
+            // What comes first on the way explains what comes later.
+            let first = ["Infrastructure", "Bootstrap"].iter().any(|start| word(c, "type").starts_with(start));
+            (word(c, "status") != "False", word(c, "message").is_empty(), !first)
+        })
+        .or_else(|| bad.first());
+    let held_up = conditions(object).find(|c| holds_up(c));
+    let best = held_up.as_ref().or(best)?;
     let message = word(best, "message").split_whitespace().collect::<Vec<_>>().join(" ");
     let told = if message.is_empty() { word(best, "reason").to_owned() } else { message };
     Some(format!("{}: {told}", word(best, "type")))
@@ -181,9 +193,9 @@ pub fn stuck(look: &dyn Look, lines: &[Line]) -> Vec<String> {
     for line in lines.iter().filter(|line| !line.ready) {
         let mut text = format!("{} is stuck: {}", line.key, line.state);
         if let Some(object) = look.get(&line.key) {
-            for condition in
-                conditions(&object).filter(|c| word(c, "status") != "True" && !NEGATIVE.contains(&word(c, "type")))
-            {
+            let tells =
+                |c: &&Value| holds_up(c) || (word(c, "status") != "True" && !NEGATIVE.contains(&word(c, "type")));
+            for condition in conditions(&object).filter(tells) {
                 text.push_str(&format!(
                     "\n    {} is {} ({}): {}",
                     word(condition, "type"),
@@ -235,8 +247,12 @@ mod tests {
             "spec": {"replicas": 3},
             "status": {"availableReplicas": replicas, "upToDateReplicas": 3, "observedGeneration": 1},
         }));
+        let infrastructure = object(json!({
+            "apiVersion": "i/v1", "kind": "XCluster", "metadata": {"name": "c", "namespace": "n"},
+            "status": {"initialization": {"provisioned": true}},
+        }));
         let keys = vec![cluster.key(), deployment.key()];
-        (Objects(vec![cluster, deployment]), keys)
+        (Objects(vec![cluster, deployment, infrastructure]), keys)
     }
 
     fn all_ready(lines: &[Line]) -> bool {
@@ -252,6 +268,13 @@ mod tests {
     }
 
     #[test]
+    fn what_a_cluster_refers_to_and_is_not_there_is_waited_for() {
+        let (mut objects, keys) = objects("True", 3);
+        objects.0.pop();
+        assert!(!all_ready(&tree(&objects, &keys)));
+    }
+
+    #[test]
     fn what_is_stuck_is_told_with_the_reason_that_says_most() {
         let (objects, keys) = objects("False", 3);
         let lines = tree(&objects, &keys);
@@ -259,6 +282,30 @@ mod tests {
         let told = stuck(&objects, &lines).join("\n");
         assert!(told.contains("Cluster n/c is stuck") && told.contains("NotReady"), "{told}");
         assert!(!told.contains("MachineDeployment n/d is stuck"), "{told}");
+    }
+
+    #[test]
+    fn what_is_paused_or_blocked_says_so() {
+        for (kind, status, message, told_of) in [
+            ("Paused", "True", "spec.paused is true", true),
+            ("ScalingUp", "True", "Scaling up from 0 to 3 replicas is blocked because:\n* no template", true),
+            ("ScalingUp", "True", "Scaling up from 0 to 3 replicas", false),
+            ("Paused", "False", "", false),
+        ] {
+            let deployment = object(json!({
+                "apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "MachineDeployment",
+                "metadata": {"name": "d", "namespace": "n"}, "spec": {"replicas": 3},
+                "status": {"conditions": [
+                    {"type": "Available", "status": "False", "reason": "NotAvailable", "message": "0 of 3"},
+                    {"type": kind, "status": status, "reason": kind, "message": message}]},
+            }));
+            let keys = [deployment.key()];
+            let objects = Objects(vec![deployment]);
+            let lines = tree(&objects, &keys);
+            let told = stuck(&objects, &lines).join("\n");
+            assert_eq!(told.contains(&format!("{kind} is {status}")), told_of, "{told}");
+            assert_eq!(lines[0].why.clone().unwrap_or_default().starts_with(kind), told_of, "{lines:?}");
+        }
     }
 
     #[test]

@@ -58,21 +58,25 @@ impl Conversion for ProviderKinds {
 }
 
 impl Admission for ProviderKinds {
-    fn admit(&self, request: &AdmissionRequest, object: &mut Value) -> Result<Vec<String>, Status> {
+    fn admit(&self, _request: &AdmissionRequest, _object: &mut Value) -> Result<Vec<String>, Status> {
+        Ok(Vec::new())
+    }
+
+    fn validate(&self, request: &AdmissionRequest, object: &Value) -> Result<(), Status> {
         if !request.subresource.is_empty() || request.operation == Operation::Delete {
-            return Ok(Vec::new());
+            return Ok(());
         }
         let old = request.old.as_ref();
         // What was let in once is not asked about again for the sake of its metadata, nor is what is on its way out.
         if old.is_some_and(|old| old.get("spec") == object.get("spec"))
             || object.pointer("/metadata/deletionTimestamp").is_some()
         {
-            return Ok(Vec::new());
+            return Ok(());
         }
         let found = self.registry.get().and_then(|registry| registry.module_of(&request.group, &request.kind));
-        let Some(module) = found else { return Ok(Vec::new()) };
+        let Some(module) = found else { return Ok(()) };
         match module.validate(old, object) {
-            Ok(violations) if violations.is_empty() => Ok(Vec::new()),
+            Ok(violations) if violations.is_empty() => Ok(()),
             Ok(violations) => {
                 let template = request.kind.ends_with("Template");
                 let errors: Vec<FieldError> =

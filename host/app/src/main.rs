@@ -1,6 +1,8 @@
 //! The `capstan` binary: commands, configuration, wiring.
 
+mod admission;
 mod args;
+mod components;
 mod endpoints;
 mod health;
 mod kinds;

@@ -51,6 +51,7 @@ pub fn read(files: &[PathBuf]) -> Result<Vec<Document>> {
         let name = file.display().to_string();
         let parsed = read_file(file).and_then(|text| parse(&name, &text));
         match parsed {
+            Ok(parsed) if parsed.is_empty() => errors.push(format!("{name}: there is no object in it")),
             Ok(parsed) => documents.extend(parsed),
             Err(error) => errors.push(format!("{error:#}")),
         }
@@ -82,7 +83,7 @@ fn parse(file: &str, text: &str) -> Result<Vec<Document>> {
         let value: Value = match serde_saphyr::from_str(&padded) {
             Ok(value) => value,
             Err(error) => {
-                let at = error.location().map_or(line as u64, |l| l.line() as u64);
+                let at = error.location().map_or(line as u64, |l| l.line());
                 errors.push(format!("{file}:{at}: {}", first_line(&error.to_string())));
                 continue;
             }
@@ -273,6 +274,9 @@ async fn send(mirror: &Mirror, resource: &Resource, object: &Object, dry_run: bo
 fn explain(document: &Document, error: &WireError) -> String {
     let key = document.object.key();
     let message = match error {
+        WireError::Refused { code: 404, message, .. } if message.contains("namespaces") => {
+            format!("metadata.namespace: there is no namespace {}; create it, or put it into the file", key.namespace)
+        }
         WireError::Refused { code: 404, .. } => {
             format!("the API server serves no {} in version {}", key.kind, document.object.gvk().version)
         }
@@ -374,6 +378,13 @@ mod tests {
         assert!(parse("f", "---\n# nothing\n---\n").unwrap().is_empty());
         let list = "apiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: A, metadata: {name: a}}\n- {apiVersion: v1, kind: B, metadata: {name: b}}\n";
         assert_eq!(parse("f", list).unwrap().len(), 2);
+    }
+
+    #[test]
+    fn a_file_without_an_object_is_no_success() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let error = read(&[file.path().to_owned()]).unwrap_err().to_string();
+        assert!(error.contains("there is no object in it"), "{error}");
     }
 
     #[test]

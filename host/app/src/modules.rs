@@ -54,6 +54,8 @@ pub struct Registry {
     table: Arc<Table>,
     state: RwLock<State>,
     changes: watch::Sender<u64>,
+    /// Counts up when a ProviderModule was looked at.
+    looked: watch::Sender<u64>,
 }
 
 impl Registry {
@@ -61,7 +63,14 @@ impl Registry {
     pub fn new(engine: Engine) -> Arc<Self> {
         let table = Arc::new(Table::default());
         let gateway = Arc::new(Gateway::new(table.clone(), Arc::new(capstan_gateway::Network::new())));
-        Arc::new(Self { engine, gateway, table, state: RwLock::default(), changes: watch::Sender::new(0) })
+        Arc::new(Self {
+            engine,
+            gateway,
+            table,
+            state: RwLock::default(),
+            changes: watch::Sender::new(0),
+            looked: watch::Sender::new(0),
+        })
     }
 
     /// From here on Secrets are read from these caches.
@@ -75,6 +84,16 @@ impl Registry {
 
     fn write<T>(&self, write: impl FnOnce(&mut State) -> T) -> T {
         write(&mut self.state.write().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Counts up when a ProviderModule was looked at.
+    pub fn looks(&self) -> watch::Receiver<u64> {
+        self.looked.subscribe()
+    }
+
+    /// Whether the ProviderModule was looked at by this process.
+    pub fn has_looked_at(&self, name: &str) -> bool {
+        self.read(|state| state.seen.contains_key(name))
     }
 
     /// The module that serves a kind, or the kind that a template is of.
@@ -111,7 +130,7 @@ impl Registry {
     async fn load(&self, name: &str, spec: &ProviderModuleSpec, installer: &dyn Installer) -> Result<(), String> {
         let (engine, path) = (self.engine.clone(), PathBuf::from(&spec.source.file));
         let (module, digest) = tokio::task::spawn_blocking(move || {
-            let module = Module::load_file(&engine, &path).map_err(|error| error.to_string())?;
+            let module = Module::load_file(&engine, &path).map_err(|error| one_line(&error))?;
             let digest = module.digest().to_owned();
             Ok::<_, String>((module, digest))
         })
@@ -161,6 +180,11 @@ impl Registry {
         }
         status
     }
+}
+
+/// A refusal as one line: it becomes a condition.
+pub fn one_line(text: &impl std::fmt::Display) -> String {
+    text.to_string().split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 fn crds(module: &Module) -> Result<Vec<Object>, String> {
@@ -251,6 +275,7 @@ impl Modules for Registry {
                 let seen =
                     Seen { uid: object.uid().to_owned(), generation: object.generation(), problem: problem.clone() };
                 self.write(|state| state.seen.insert(name.to_owned(), seen));
+                self.looked.send_modify(|n| *n += 1);
                 problem
             }
         };

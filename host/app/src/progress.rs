@@ -82,6 +82,7 @@ impl Progress {
                 row.abandon();
             }
             terminal.head.finish_and_clear();
+            println!();
         }
     }
 }

@@ -5,6 +5,8 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 
+use crate::modules::one_line;
+
 /// Makes a component of a core module.
 ///
 /// # Errors
@@ -21,7 +23,7 @@ pub fn package(input: &Path, output: &Path) -> Result<ExitCode> {
 /// # Errors
 /// When it is none that this host could run.
 pub fn inspect(file: &Path) -> Result<ExitCode> {
-    let found = capstan_runtime::component::inspect(file)?;
+    let found = capstan_runtime::inspect(file).map_err(|error| anyhow::anyhow!(one_line(&error)))?;
     println!("{}", serde_json::to_string_pretty(&found).context("encode what was found")?);
     Ok(ExitCode::SUCCESS)
 }

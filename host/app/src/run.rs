@@ -12,11 +12,12 @@ use capstan_cluster::wire::Wire;
 use capstan_runtime::{Engine, EngineConfig};
 
 use crate::args;
+use crate::components::components;
 use crate::manifest;
 use crate::modules::Registry;
 use crate::rules::CoreRules;
 use crate::state_dir;
-use crate::up::{CONCURRENCY, components};
+use crate::up::CONCURRENCY;
 
 /// Runs until SIGINT or SIGTERM.
 ///

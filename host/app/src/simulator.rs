@@ -28,28 +28,26 @@ pub async fn command(command: SimulatorCommand) -> Result<ExitCode> {
         }
         SimulatorCommand::Faults { cloud, boot_delay, api_status, api_delay, api_count } => {
             let address = address(&cloud)?;
-            let mut faults = json!({});
+            let mut faults = serde_json::Map::new();
             if let Some(delay) = boot_delay {
-                faults["bootDelay"] = delay.into();
+                faults.insert("bootDelay".into(), delay.into());
             }
             if api_status.is_some() || api_delay.is_some() {
-                let mut api = json!({});
-                for (key, value) in [
+                let api: serde_json::Map<String, Value> = [
                     ("status", api_status.map(Value::from)),
                     ("delay", api_delay.map(Value::from)),
                     ("count", api_count.map(Value::from)),
-                ] {
-                    if let Some(value) = value {
-                        api[key] = value;
-                    }
-                }
-                faults["api"] = api;
+                ]
+                .into_iter()
+                .filter_map(|(key, value)| Some((key.to_owned(), value?)))
+                .collect();
+                faults.insert("api".into(), api.into());
             }
-            if faults == json!({}) {
+            if faults.is_empty() {
                 ask(&address, Method::DELETE, "/v1/faults", None).await?;
                 println!("the cloud is well");
             } else {
-                ask(&address, Method::PUT, "/v1/faults", Some(faults)).await?;
+                ask(&address, Method::PUT, "/v1/faults", Some(faults.into())).await?;
                 println!("the cloud is faulty");
             }
         }
@@ -86,7 +84,7 @@ async fn ask(address: &str, method: Method, path: &str, body: Option<Value>) -> 
     let text = response.text().await.unwrap_or_default();
     if !status.is_success() {
         let told: Value = serde_json::from_str(&text).unwrap_or_default();
-        let message = told["error"]["message"].as_str().unwrap_or(&text).to_owned();
+        let message = told.pointer("/error/message").and_then(Value::as_str).unwrap_or(&text).to_owned();
         bail!("the simulated cloud refused {method} {path}: {message} ({status})");
     }
     if text.is_empty() {
@@ -100,16 +98,16 @@ async fn list(address: &str, output: Output) -> Result<()> {
     let machines = ask(address, Method::GET, "/v1/machines", None).await?;
     let balancers = ask(address, Method::GET, "/v1/load-balancers", None).await?;
     if output == Output::Json {
-        let both = json!({"machines": machines["items"], "loadBalancers": balancers["items"]});
+        let both = json!({"machines": machines.get("items"), "loadBalancers": balancers.get("items")});
         println!("{}", serde_json::to_string_pretty(&both).context("encode the list")?);
         return Ok(());
     }
     let rows = |list: &Value, columns: &[&str]| -> Vec<Vec<String>> {
-        list["items"]
-            .as_array()
+        list.get("items")
+            .and_then(Value::as_array)
             .into_iter()
             .flatten()
-            .map(|item| columns.iter().map(|column| cell(&item[*column])).collect())
+            .map(|item| columns.iter().map(|column| item.get(*column).map(cell).unwrap_or_default()).collect())
             .collect()
     };
     let machine_columns = ["name", "state", "providerID", "addresses", "bootError"];

@@ -13,6 +13,10 @@ use serde::{Deserialize, Serialize};
 
 /// Name of the file that makes a directory a state directory.
 const MARKER: &str = "capstan.json";
+/// Name of the file with the objects.
+pub const OBJECTS: &str = "state.redb";
+/// Name of the file that notes what was applied.
+pub const APPLIED: &str = "applied.json";
 /// Form of the state directory; a newer one is refused.
 const FORMAT: u32 = 1;
 
@@ -78,6 +82,15 @@ impl StateDir {
             }
         }
         let lock = lock(&path)?;
+        // What was applied is noted after the objects are written: a note without objects is a loss, not a beginning.
+        let objects = path.join(OBJECTS);
+        if path.join(APPLIED).exists() && fs::metadata(&objects).map_or(true, |file| file.len() == 0) {
+            bail!(
+                "{} is missing or empty, though objects were applied here: restore it from a backup, or choose another \
+                 directory with --state-dir",
+                objects.display()
+            );
+        }
         let kept = match fs::read(&marker) {
             Ok(bytes) => serde_json::from_slice::<Kept>(&bytes).with_context(|| {
                 format!("{} cannot be read; it was not written by capstan, or is damaged", marker.display())
@@ -228,6 +241,23 @@ mod tests {
         let error = StateDir::take(dir.path()).map(|_| ()).unwrap_err().to_string();
         assert!(error.contains("holiday.jpg") && error.contains("--state-dir"), "{error}");
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_lost_state_file_is_not_taken_for_a_beginning() {
+        let dir = tempfile::tempdir().unwrap();
+        drop(StateDir::take(dir.path()).unwrap());
+        drop(StateDir::take(dir.path()).unwrap());
+        fs::write(dir.path().join(APPLIED), "{}").unwrap();
+        for lost in [false, true] {
+            if lost {
+                fs::write(dir.path().join(OBJECTS), "").unwrap();
+            }
+            let error = StateDir::take(dir.path()).map(|_| ()).unwrap_err().to_string();
+            assert!(error.contains("state.redb") && error.contains("backup"), "{error}");
+        }
+        fs::write(dir.path().join(OBJECTS), "x").unwrap();
+        assert!(StateDir::take(dir.path()).is_ok());
     }
 
     #[test]

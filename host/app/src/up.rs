@@ -8,12 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use capstan_api::{Gvk, Object, ObjectKey, admission};
-use capstan_apiserver::schema::{FieldError, FieldErrorKind};
-use capstan_apiserver::{
-    Admission, AdmissionRequest, ApiServer, Authentication, Database, Durability, Operation, Options, Status, User,
-    server_config,
-};
+use capstan_api::{Gvk, Object, ObjectKey};
+use capstan_apiserver::{ApiServer, Authentication, Database, Durability, Options, User, server_config};
 use capstan_cluster::apply::AfterEffect;
 use capstan_cluster::crds;
 use capstan_cluster::kinds::builtin;
@@ -24,11 +20,13 @@ use capstan_cluster::wire::Wire;
 
 use capstan_runtime::{Engine, EngineConfig};
 use capstan_simulator::{Simulator, SimulatorOptions};
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+use crate::admission::CoreAdmission;
 use crate::args::{self, Controllers, Log};
+use crate::components::{components, egress_policy, module_object};
 use crate::health::{self, Line};
 use crate::kinds::ProviderKinds;
 use crate::logging;
@@ -43,6 +41,8 @@ use crate::state_dir::{self, StateDir};
 pub const CONCURRENCY: usize = 64;
 /// How long the components may take to be loaded before what is applied is applied anyway.
 const LOADING: Duration = Duration::from_secs(60);
+/// Changes that come within this time are shown together.
+const COALESCE: Duration = Duration::from_millis(40);
 /// For tests: end the process, as a crash would, after this many effects.
 const ABORT_AFTER: &str = "CAPSTAN_ABORT_AFTER_EFFECTS";
 
@@ -66,36 +66,61 @@ pub async fn up(options: args::Up, log: Log, started: Instant) -> Result<ExitCod
     };
     let mut progress = Progress::new(started);
     let outcome = tokio::select! {
-        outcome = plane.bring_up(&state, &options, files, &mut progress, started) => outcome,
-        () = stop.next() => {
-            progress.end();
-            plane.stop().await;
-            return Ok(ExitCode::SUCCESS);
-        }
+        outcome = plane.bring_up(&state, &options, files, &mut progress) => outcome,
+        () = stop.next() => Ok(Reached::Stopped),
     };
     progress.end();
-    let code = match outcome {
-        Ok(ready) => {
-            if ready {
-                println!("Ready in {:.1} s.", started.elapsed().as_secs_f64());
-            }
-            if !options.exit {
-                next_steps(&state.join("kubeconfig"), ready);
-                stop.next().await;
-                println!("Stopping.");
-            }
-            if ready || !options.exit { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-        }
-        Err(error) => {
-            plane.stop().await;
-            return Err(error);
-        }
+    let code = match &outcome {
+        Ok(Reached::Ready) => ExitCode::SUCCESS,
+        Ok(Reached::Stopped) => ExitCode::SUCCESS,
+        Ok(Reached::Stuck(_)) if !options.exit => ExitCode::SUCCESS,
+        Ok(Reached::Stuck(_)) | Err(_) => ExitCode::FAILURE,
     };
+    match &outcome {
+        Ok(Reached::Ready) => println!("Ready in {:.1} s.", started.elapsed().as_secs_f64()),
+        Ok(Reached::Stuck(applied)) => {
+            println!("Not ready after {} s:", options.wait.as_secs());
+            for text in plane.stuck(applied) {
+                println!("  {text}");
+            }
+        }
+        Ok(Reached::Stopped) | Err(_) => {}
+    }
+    match &outcome {
+        Ok(Reached::Ready) if !options.exit => {
+            next_steps(&state.join("kubeconfig"), true);
+            stop.next().await;
+        }
+        Ok(Reached::Stuck(applied)) if !options.exit => {
+            next_steps(&state.join("kubeconfig"), false);
+            tokio::select! {
+                () = plane.ready(applied) => {
+                    println!("Ready in {:.1} s.", started.elapsed().as_secs_f64());
+                    stop.next().await;
+                }
+                () = stop.next() => {}
+            }
+        }
+        _ => {}
+    }
+    if !options.exit {
+        println!("Stopping.");
+    }
     tokio::select! {
         () = plane.stop() => {}
         () = stop.next() => eprintln!("capstan: stopped at once; nothing is lost"),
     }
-    Ok(code)
+    outcome.map(|_| code)
+}
+
+/// How far what was applied has come.
+enum Reached {
+    /// All is ready.
+    Ready,
+    /// The wait is over.
+    Stuck(Vec<ObjectKey>),
+    /// Somebody stopped it.
+    Stopped,
 }
 
 fn next_steps(kubeconfig: &Path, ready: bool) {
@@ -139,14 +164,17 @@ struct Plane {
     database: Database,
     server: ApiServer,
     shutdown: CancellationToken,
+    registry: Arc<Registry>,
+    /// The ProviderModules that were made here.
     modules: Vec<String>,
 }
 
 impl Plane {
     async fn start(state: &mut StateDir, options: &args::Up) -> Result<Self> {
         let listener = listen(options.port).await?;
+        let port = listener.local_addr().context("find the API server's port")?.port();
         let pki = Pki::load(state)?;
-        let database = Database::open(&state.join("state.redb"), Durability::Immediate)?;
+        let database = Database::open(&state.join(state_dir::OBJECTS), Durability::Immediate)?;
         let kinds = ProviderKinds::default();
         let server = ApiServer::new(Options {
             store: database.store("management")?,
@@ -174,9 +202,9 @@ impl Plane {
                 }
             }
         });
-        pki.write_kubeconfig(&state.join("kubeconfig"), options.port)?;
+        pki.write_kubeconfig(&state.join("kubeconfig"), port)?;
 
-        let client = kube::Client::new(server.service(User::admin("capstan")), "default");
+        let client = kube::Client::new(server.service(User::admin("capstan")).without_managed_fields(), "default");
         let wire = Wire::new(client.clone());
         for namespace in ["default", SYSTEM_NAMESPACE] {
             ensure_namespace(&wire, namespace).await?;
@@ -208,7 +236,7 @@ impl Plane {
         registry.read_secrets_from(runner.management());
         runner.kinds_served(&[(GROUP.into(), PROVIDER_MODULE.into()), (GROUP.into(), EGRESS_POLICY.into())]).await;
         // Known before the first turn, whichever event comes first.
-        let policy = egress_policy(simulator.address())?;
+        let policy = egress_policy(simulator.address());
         manifest::ensure(runner.management(), &policy).await?;
         registry.egress_policy(policy.name(), Some(&policy)).await;
         let mut modules = Vec::new();
@@ -217,21 +245,21 @@ impl Plane {
             manifest::ensure(runner.management(), &module).await?;
             modules.push(module.name().to_owned());
         }
-        Ok(Self { runner, simulator, database, server, shutdown, modules })
+        Ok(Self { runner, simulator, database, server, shutdown, registry, modules })
     }
 
-    /// Applies and waits. Whether all is ready when it returns.
+    /// Applies and waits.
     async fn bring_up(
         &self,
         state: &StateDir,
         options: &args::Up,
         files: Vec<Document>,
         progress: &mut Progress,
-        started: Instant,
-    ) -> Result<bool> {
+    ) -> Result<Reached> {
+        let deadline = tokio::time::Instant::now() + options.wait;
         progress.say("loading provider components");
         self.wait_for_modules(progress).await;
-        let record = state.join("applied.json");
+        let record = state.join(state_dir::APPLIED);
         let mut documents = files;
         let mut first = true;
         if options.files.is_empty() {
@@ -245,21 +273,23 @@ impl Plane {
             // Resumed: what a person has changed or deleted since then stays as it is.
             self.still_there(&documents).await
         };
-        if applied.is_empty() {
-            return Ok(true);
-        }
-        let deadline = started + options.wait;
-        let waited = tokio::time::timeout_at(deadline.into(), self.wait_ready(&applied, progress)).await;
-        if waited.is_ok() {
-            return Ok(true);
-        }
-        let lines = health::tree(self.runner.management(), &applied);
-        progress.end();
-        println!("Not ready after {} s:", options.wait.as_secs());
-        for text in health::stuck(self.runner.management(), &lines) {
-            println!("  {text}");
-        }
-        Ok(false)
+        progress.say("waiting for all to be ready");
+        let show = |lines: &[Line]| progress.show(lines);
+        Ok(match tokio::time::timeout_at(deadline, self.wait_ready(&applied, show)).await {
+            Ok(()) => Reached::Ready,
+            Err(_) => Reached::Stuck(applied),
+        })
+    }
+
+    /// Waits until all is ready, without a word.
+    async fn ready(&self, applied: &[ObjectKey]) {
+        self.wait_ready(applied, |_| {}).await;
+    }
+
+    /// What keeps the whole from being ready.
+    fn stuck(&self, applied: &[ObjectKey]) -> Vec<String> {
+        let mirror = self.runner.management();
+        health::stuck(mirror, &health::tree(mirror, applied))
     }
 
     /// The documents' objects that exist.
@@ -282,14 +312,17 @@ impl Plane {
 
     /// Waits until every in-tree module was looked at; tells which could not be loaded.
     async fn wait_for_modules(&self, progress: &Progress) {
-        let mut changes = self.runner.changes();
+        let (mut changes, mut looks) = (self.runner.changes(), self.registry.looks());
         let all_seen = async {
             loop {
                 changes.mark_unchanged();
-                if self.modules.iter().all(|name| self.module_condition(name).is_some())
-                    || changes.changed().await.is_err()
-                {
+                looks.mark_unchanged();
+                if self.modules.iter().all(|name| self.module_condition(name).is_some()) {
                     return;
+                }
+                tokio::select! {
+                    changed = changes.changed() => if changed.is_err() { return },
+                    changed = looks.changed() => if changed.is_err() { return },
                 }
             }
         };
@@ -309,19 +342,20 @@ impl Plane {
         self.runner.management().get(&ObjectKey::new(GROUP, PROVIDER_MODULE, "", name)).ok().flatten()
     }
 
-    /// Whether a module was loaded, and why not; `None` while it was not looked at in its present form.
+    /// Whether a module was loaded, and why not; `None` while this process has not looked at it in its present form.
     fn module_condition(&self, name: &str) -> Option<(bool, String)> {
         let object = self.module_object(name)?;
-        if object.int_at("/status/observedGeneration") != Some(object.generation()) {
+        if object.int_at("/status/observedGeneration") != Some(object.generation())
+            || !self.registry.has_looked_at(name)
+        {
             return None;
         }
-        let condition = object.at("/status/conditions")?.as_array()?.iter().find(|c| c["type"] == "Loaded")?;
-        let loaded = condition["status"] == "True";
-        // A status of an earlier process says nothing of this one.
-        if loaded && self.module_kinds(name).iter().any(|(g, k)| self.runner.management().definition(g, k).is_err()) {
-            return None;
-        }
-        Some((loaded, condition["message"].as_str().unwrap_or_default().to_owned()))
+        let word = |condition: &Value, field: &str| {
+            condition.get(field).and_then(Value::as_str).unwrap_or_default().to_owned()
+        };
+        let conditions = object.at("/status/conditions")?.as_array()?;
+        let condition = conditions.iter().find(|c| word(c, "type") == "Loaded")?;
+        Some((word(condition, "status") == "True", word(condition, "message")))
     }
 
     fn module_kinds(&self, name: &str) -> Vec<(String, String)> {
@@ -331,22 +365,23 @@ impl Plane {
     }
 
     /// Shows progress, driven by changes, until all is ready.
-    async fn wait_ready(&self, applied: &[ObjectKey], progress: &mut Progress) {
+    async fn wait_ready(&self, applied: &[ObjectKey], mut show: impl FnMut(&[Line])) {
         let mut changes = self.runner.changes();
-        progress.say("waiting for all to be ready");
         for key in applied {
             self.runner.management().want(&key.group, &key.kind);
         }
         loop {
             changes.mark_unchanged();
             let lines = health::tree(self.runner.management(), applied);
-            progress.show(&lines);
-            if is_ready(&lines) {
+            show(&lines);
+            if is_ready(&lines) && lines.iter().all(|line| self.runner.has_looked_at(&line.key)) {
                 return;
             }
             if changes.changed().await.is_err() {
                 return std::future::pending().await;
             }
+            // Changes come in bursts: one look at all of them.
+            tokio::time::sleep(COALESCE).await;
         }
     }
 
@@ -433,77 +468,6 @@ pub async fn serve_simulator(listen: SocketAddr, state_dir: Option<PathBuf>) -> 
     Ok(())
 }
 
-/// The components of a directory: the one given, else `providers/` beside the binary's directory, else beside the binary.
-pub fn components(given: Option<&Path>) -> Result<Vec<PathBuf>> {
-    let directory = match given {
-        Some(path) => path.to_owned(),
-        None => {
-            let own = std::env::current_exe().context("find the running program")?;
-            let own = own.parent().unwrap_or(Path::new(".")).to_owned();
-            [own.join("../providers"), own.join("providers")]
-                .into_iter()
-                .find(|path| path.is_dir())
-                .with_context(|| {
-                    format!("no provider components beside {}; build them (`make build`) or say where they are with --providers DIR", own.display())
-                })?
-        }
-    };
-    let directory = std::fs::canonicalize(&directory)
-        .with_context(|| format!("the directory with provider components, {}, cannot be read", directory.display()))?;
-    let mut files: Vec<PathBuf> = std::fs::read_dir(&directory)
-        .with_context(|| format!("cannot read {}", directory.display()))?
-        .filter_map(|entry| entry.ok().map(|e| e.path()))
-        .filter(|path| path.extension().is_some_and(|e| e == "wasm"))
-        .collect();
-    files.sort();
-    if files.is_empty() {
-        bail!("{} has no provider components (*.wasm); build them with `make build`", directory.display());
-    }
-    Ok(files)
-}
-
-/// The ProviderModule for a component file. What the in-tree providers need to reach on this machine is known here.
-fn module_object(file: &Path, simulator: SocketAddr) -> Result<Object> {
-    let name = file.file_stem().map(|n| n.to_string_lossy().into_owned()).context("a component file without a name")?;
-    let mut module = Object::new(&Gvk::new(GROUP, "v1alpha1", PROVIDER_MODULE), "", &name);
-    module.set("/spec/source/file", file.display().to_string().into());
-    match name.as_str() {
-        "simulated" => module.set("/spec/endpoints", json!({"api": {"url": format!("http://{simulator}")}})),
-        "docker" => module.set("/spec/endpoints", json!({"engine": {"unixSocket": docker_socket()?}})),
-        _ => {}
-    }
-    Ok(module)
-}
-
-/// What this person's endpoints may reach on this machine: itself, Docker and the simulated cloud. Everything else that is
-/// not on the public internet is for another EgressPolicy to list.
-fn egress_policy(simulator: SocketAddr) -> Result<Object> {
-    let mut addresses = vec!["127.0.0.0/8".to_owned(), "::1/128".to_owned()];
-    if !simulator.ip().is_loopback() {
-        addresses.push(simulator.ip().to_string());
-    }
-    let mut sockets = vec!["/var/run/docker.sock".to_owned()];
-    let docker = docker_socket()?;
-    if !sockets.contains(&docker) {
-        sockets.push(docker);
-    }
-    let mut policy = Object::new(&Gvk::new(GROUP, "v1alpha1", EGRESS_POLICY), "", "capstan-up");
-    policy.set("/spec", json!({"addresses": addresses, "unixSockets": sockets}));
-    Ok(policy)
-}
-
-fn docker_socket() -> Result<String> {
-    match std::env::var("DOCKER_HOST") {
-        Ok(host) if !host.is_empty() => match host.strip_prefix("unix://") {
-            Some(path) if path.starts_with('/') => Ok(path.to_owned()),
-            _ => {
-                bail!("DOCKER_HOST is {host:?}; only unix:///path/to/docker.sock is supported: set it so, or unset it")
-            }
-        },
-        _ => Ok("/var/run/docker.sock".to_owned()),
-    }
-}
-
 fn abort_after_effects() -> Result<Option<AfterEffect>> {
     let Ok(text) = std::env::var(ABORT_AFTER) else { return Ok(None) };
     let limit: u64 = text.parse().with_context(|| format!("{ABORT_AFTER} must be a number"))?;
@@ -516,51 +480,9 @@ fn abort_after_effects() -> Result<Option<AfterEffect>> {
     })))
 }
 
-/// Cluster API's defaulting and validation, in the API server.
-pub(crate) struct CoreAdmission;
-
-impl Admission for CoreAdmission {
-    fn admit(&self, request: &AdmissionRequest, object: &mut Value) -> Result<Vec<String>, Status> {
-        if !request.subresource.is_empty() {
-            return Ok(Vec::new());
-        }
-        let operation = match request.operation {
-            Operation::Create => admission::Operation::Create,
-            Operation::Update => admission::Operation::Update,
-            Operation::Delete => admission::Operation::Delete,
-        };
-        let old = request.old.clone().and_then(Object::from_value);
-        let Some(mut new) = Object::from_value(std::mem::take(object)) else { return Ok(Vec::new()) };
-        let admitted = admission::admit(operation, &mut new, old.as_ref());
-        *object = new.into_value();
-        admitted.map(|()| Vec::new()).map_err(|errors| {
-            let errors: Vec<FieldError> = errors
-                .into_iter()
-                .map(|error| FieldError {
-                    path: error.path,
-                    kind: FieldErrorKind::Invalid,
-                    bad_value: None,
-                    detail: error.message,
-                })
-                .collect();
-            Status::invalid(&request.group, &request.kind, &request.name, &errors)
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_module_is_named_after_its_file_and_told_where_its_cloud_is() {
-        let module = module_object(Path::new("/x/simulated.wasm"), SocketAddr::from(([127, 0, 0, 1], 7))).unwrap();
-        assert_eq!(module.name(), "simulated");
-        assert_eq!(module.str_at("/spec/endpoints/api/url"), Some("http://127.0.0.1:7"));
-        let other =
-            module_object(Path::new("/x/kubeadm-bootstrap.wasm"), SocketAddr::from(([127, 0, 0, 1], 7))).unwrap();
-        assert_eq!(other.at("/spec/endpoints"), None);
-    }
 
     #[tokio::test]
     async fn a_port_in_use_says_what_to_do() {
@@ -568,12 +490,5 @@ mod tests {
         let port = taken.local_addr().unwrap().port();
         let error = listen(port).await.unwrap_err().to_string();
         assert!(error.contains("--port") && error.contains(&port.to_string()), "{error}");
-    }
-
-    #[test]
-    fn a_directory_without_components_says_what_to_do() {
-        let dir = tempfile::tempdir().unwrap();
-        let error = components(Some(dir.path())).unwrap_err().to_string();
-        assert!(error.contains("make build"), "{error}");
     }
 }

@@ -399,8 +399,14 @@ impl Applier {
             return Err(Stopped::NotHeld);
         }
         let (token, secret) = mint::bootstrap_token(ttl, &format!("made by capstan for a machine of {cluster}"));
-        self.workload(namespace, cluster, &WorkloadWrite::Create(secret)).await?;
-        Ok(token)
+        match self.workload(namespace, cluster, &WorkloadWrite::Create(secret)).await {
+            Ok(()) => Ok(token),
+            // Each attempt has another name: with it, each would be another Event and another condition.
+            Err(Stopped::Failed { doing, why, .. }) => {
+                Err(Stopped::Failed { doing, what: "Secret kube-system/bootstrap-token-…".into(), why })
+            }
+            Err(other) => Err(other),
+        }
     }
 }
 

@@ -90,6 +90,11 @@ impl Dependencies {
         found
     }
 
+    /// Whether this one has been decided and depends on anything.
+    pub fn knows(&self, reader: &ObjectKey) -> bool {
+        self.lock().reads.contains_key(reader)
+    }
+
     /// Everybody who depends on anything.
     pub fn everybody(&self) -> Vec<Arc<ObjectKey>> {
         self.lock().reads.keys().cloned().collect()

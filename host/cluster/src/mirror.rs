@@ -30,6 +30,8 @@ pub enum Notice {
     Changed(Arc<Source>, Change),
     /// A cache was filled for the first time.
     Filled(Arc<Source>),
+    /// A watch broke off: the API server may be unreachable.
+    Broken(Place),
     /// A kind came, went or is served in another way.
     Kind {
         /// API group.
@@ -341,6 +343,9 @@ async fn follow(shared: std::sync::Weak<Shared>, cache: std::sync::Weak<Cache>, 
                 tracing::warn!(group = %resource.group, kind = %resource.kind, %error, "cannot watch");
             } else {
                 tracing::debug!(kind = %resource.kind, %error, "the watch broke off");
+                if let Some(shared) = shared.upgrade() {
+                    (shared.listener)(Notice::Broken(shared.place.clone()));
+                }
             }
         }
         tokio::time::sleep(pause.mul_f64(rand::random_range(1.0..1.2))).await;

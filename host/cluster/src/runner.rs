@@ -196,7 +196,13 @@ impl Runner {
         &self.inner.management
     }
 
-    /// Counts up with every change of the management cluster's caches.
+    /// Whether nothing is known of the object that only a first decision by this process could tell: it was decided, or
+    /// is of a kind that is not decided here.
+    pub fn has_looked_at(&self, key: &ObjectKey) -> bool {
+        !self.inner.wakeup.is_decided(&key.group, &key.kind) || self.inner.dependencies.knows(key)
+    }
+
+    /// Counts up with every change of the management cluster's caches and every decision.
     pub fn changes(&self) -> tokio::sync::watch::Receiver<u64> {
         self.inner.wakeup.changes.subscribe()
     }
@@ -341,6 +347,7 @@ impl Inner {
         let view = Snapshot::new(key.clone(), sources);
         let decided = std::panic::catch_unwind(AssertUnwindSafe(|| self.rules.decide(key, &view, now_ms())));
         view.settle();
+        self.wakeup.changes.send_modify(|n| *n += 1);
         match decided {
             Ok(Ok(plan)) => {
                 if matches!(self.management.get(key), Ok(None)) && plan.is_empty() {

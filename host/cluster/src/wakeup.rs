@@ -21,7 +21,7 @@ pub(crate) struct Wakeup {
     pub workloads: OnceLock<Weak<Workloads>>,
     /// Counts up when a kind came, went or changed.
     pub kinds_changed: watch::Sender<u64>,
-    /// Counts up with every change of the management cluster's caches.
+    /// Counts up with every change of the management cluster's caches and every decision.
     pub changes: watch::Sender<u64>,
 }
 
@@ -37,7 +37,7 @@ impl Wakeup {
         }
     }
 
-    fn is_decided(&self, group: &str, kind: &str) -> bool {
+    pub fn is_decided(&self, group: &str, kind: &str) -> bool {
         let decided = self.decided.read().unwrap_or_else(PoisonError::into_inner);
         decided.contains(&(group.to_owned(), kind.to_owned()))
     }
@@ -85,6 +85,12 @@ impl Wakeup {
                 }
                 self.topics([&Topic::Filled(source)]);
             }
+            Notice::Broken(Place::Workload { namespace, cluster }) => {
+                if let Some(workloads) = self.workloads() {
+                    workloads.poke(&namespace, &cluster);
+                }
+            }
+            Notice::Broken(Place::Management) => {}
             Notice::Kind { group, kind } => {
                 self.kinds_changed.send_modify(|n| *n += 1);
                 for reader in self.dependencies.readers_of_kind(&group, &kind) {
@@ -100,7 +106,7 @@ impl Wakeup {
             if let Some(cluster) = name.strip_suffix("-kubeconfig")
                 && let Some(workloads) = self.workloads()
             {
-                workloads.kubeconfig_changed(namespace, cluster);
+                workloads.poke(namespace, cluster);
             }
         } else if gone
             && is(source, "cluster.x-k8s.io", "Cluster")

@@ -1,8 +1,8 @@
 //! Connections to workload clusters.
 //!
 //! A connection exists from the first time that a decision asks for it until its Cluster goes; while there is no
-//! kubeconfig Secret it costs nothing but its entry. It is probed every ten seconds; two failed probes in a row take it
-//! down, and it comes up again by itself (pauses from 0.2 s). A changed kubeconfig, or a credential that is refused,
+//! kubeconfig Secret it costs nothing but its entry. It is probed every ten seconds, and at once when a watch on it breaks
+//! off; two failed probes in a row take it down, and it comes up again by itself (pauses from 0.2 s). A changed kubeconfig, or a credential that is refused,
 //! connects anew. A change of state brings back every decision that asked.
 
 use std::collections::HashMap;
@@ -50,7 +50,7 @@ struct Link {
     namespace: String,
     cluster: String,
     state: Mutex<State>,
-    /// The kubeconfig may have changed.
+    /// Look at once: the kubeconfig may have changed, or the connection may be broken.
     poke: Arc<Notify>,
     task: Mutex<Option<AbortHandle>>,
 }
@@ -135,8 +135,8 @@ impl Workloads {
         }
     }
 
-    /// The kubeconfig Secret of this Cluster may have changed.
-    pub fn kubeconfig_changed(&self, namespace: &str, cluster: &str) {
+    /// The kubeconfig Secret of this Cluster may have changed, or its API server may have gone: look at once.
+    pub fn poke(&self, namespace: &str, cluster: &str) {
         if let Some(link) = self.links().get(&(namespace.to_owned(), cluster.to_owned())) {
             link.poke.notify_one();
         }

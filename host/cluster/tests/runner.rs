@@ -1,5 +1,6 @@
 //! The runner against the embedded API server, in process: rules of the test's own, so that what is tested is the
 //! machinery.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by them")]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -204,11 +205,9 @@ impl Rules for Hold {
 
 #[tokio::test]
 async fn a_status_that_is_not_urgent_waits_and_is_decided_anew() {
-    let server = ApiServer::new(ServerOptions {
-        builtins: capstan_apiserver::Builtins::Workload,
-        ..ServerOptions::default()
-    })
-    .unwrap();
+    let server =
+        ApiServer::new(ServerOptions { builtins: capstan_apiserver::Builtins::Workload, ..ServerOptions::default() })
+            .unwrap();
     let client = kube::Client::new(server.service(User::admin("test")), "default");
     let wire = Wire::new(client.clone());
     let nodes = builtin("", "Node").unwrap();

@@ -22,7 +22,7 @@ use crate::difference::Draft;
 use crate::needs::{Grant, Offers, TOKEN_TTL, cluster_secret};
 use crate::ownership;
 use crate::plan::{Plan, WorkloadWrite, Write};
-use crate::provider::{self, Due, Problem, due, not_due, paused_condition, told, waiting};
+use crate::provider::{self, Due, Problem, due_if_lost, not_due, paused_condition, told, waiting};
 use crate::record::owner_key;
 use crate::script::{Halt, Replay, Routine, Script};
 use crate::turn::{Call, Reply, TurnInput, TurnRequest};
@@ -54,7 +54,7 @@ pub fn decide(key: &ObjectKey, served: &Served, view: &dyn View, now: u64) -> Re
     }
     let secret_key = ObjectKey::new("", "Secret", object.namespace(), object.name());
     if let Some(secret) = view.get(&Place::Management, &secret_key)? {
-        return Ok(rendered_before(&object, &machine, &cluster, &secret, now));
+        return Ok(rendered_before(view, &object, &machine, &cluster, &secret, now));
     }
     let created = object.bool_at("/status/initialization/dataSecretCreated");
     if created && machine.bool_at("/status/initialization/infrastructureProvisioned") {
@@ -99,7 +99,8 @@ pub fn decide(key: &ObjectKey, served: &Served, view: &dyn View, now: u64) -> Re
     stable.node_bound = false;
     let inputs = cluster_input::inputs(&object, &input, Some(&stable), json!([role_name, offers.digest()]));
     let last = view.last_turn(key);
-    match due(last.as_ref(), &inputs, now) {
+    // What was made once and is gone is made again.
+    match due_if_lost(last.as_ref(), &inputs, created, now) {
         Due::Now => {}
         _ if Condition::holds(&object, "Paused") => {}
         later => return Ok(not_due(later)),
@@ -147,7 +148,14 @@ fn certificates_owner(view: &dyn View, cluster: &Object, object: &Object) -> Res
 }
 
 /// The Secret is there: say so, and keep its token fresh until the machine has joined.
-fn rendered_before(object: &Arc<Object>, machine: &Object, cluster: &Object, secret: &Arc<Object>, now: u64) -> Plan {
+fn rendered_before(
+    view: &dyn View,
+    object: &Arc<Object>,
+    machine: &Object,
+    cluster: &Object,
+    secret: &Arc<Object>,
+    now: u64,
+) -> Plan {
     let mut plan = Plan::nothing();
     let known = object.str_at("/status/dataSecretName") == Some(secret.name());
     let ours = secret.str_at("/type") == Some(SECRET_TYPE) && secret.label(CLUSTER_NAME) == Some(cluster.name());
@@ -172,21 +180,36 @@ fn rendered_before(object: &Arc<Object>, machine: &Object, cluster: &Object, sec
         let refresh_at = expires.saturating_sub(TOKEN_TTL * 1000 / 3);
         if now < refresh_at {
             plan.look_again_in(Duration::from_millis(refresh_at - now));
-        } else if now < expires {
-            refresh(&mut plan, cluster, secret, token, now);
+        } else {
+            let booted = machine.bool_at("/status/initialization/infrastructureProvisioned");
+            refresh(&mut plan, view, cluster, secret, token, booted, now);
         }
     }
     plan
 }
 
-fn refresh(plan: &mut Plan, cluster: &Object, secret: &Object, token: &str, now: u64) {
+/// A token that is still there lives longer, even where it has expired meanwhile: a machine may boot with it. One that is
+/// gone (a cluster removes what has expired) cannot be had back, so the data with it goes and is rendered anew with
+/// another, unless the machine has booted with it already.
+fn refresh(plan: &mut Plan, view: &dyn View, cluster: &Object, secret: &Object, token: &str, booted: bool, now: u64) {
+    let place = Place::Workload { namespace: cluster.namespace().to_owned(), cluster: cluster.name().to_owned() };
+    match view.get(&place, &token_key(token)) {
+        Ok(Some(_)) => {}
+        Ok(None) if booted => return,
+        Ok(None) => {
+            plan.writes.push(Write::Delete { key: secret.key(), uid: secret.uid().to_owned() });
+            return;
+        }
+        // The workload cluster answers later; that brings us back.
+        Err(_) => return,
+    }
     let expires = rfc3339(now + TOKEN_TTL * 1000);
     plan.writes.push(Write::Workload {
         namespace: cluster.namespace().to_owned(),
         cluster: cluster.name().to_owned(),
         write: Box::new(WorkloadWrite::Patch {
             version: "v1".into(),
-            key: ObjectKey::new("", "Secret", "kube-system", format!("bootstrap-token-{token}")),
+            key: token_key(token),
             patch: json!({"data": {"expiration": STANDARD.encode(&expires)}}),
             resource_version: None,
         }),
@@ -197,6 +220,11 @@ fn refresh(plan: &mut Plan, cluster: &Object, secret: &Object, token: &str, now:
         resource_version: None,
     });
     plan.look_again_in(Duration::from_secs(TOKEN_TTL * 2 / 3));
+}
+
+/// Where a token with this id is, in the workload cluster.
+fn token_key(token: &str) -> ObjectKey {
+    ObjectKey::new("", "Secret", "kube-system", format!("bootstrap-token-{token}"))
 }
 
 fn say_created(draft: &mut Draft, secret: &str) {

@@ -186,6 +186,22 @@ pub fn due(last: Option<&LastTurn>, inputs: &str, now: u64) -> Due {
     }
 }
 
+/// How long after a turn an object that lacks what turns write is looked at again (milliseconds): some write late.
+const MENDED_AFTER: u64 = 5_000;
+
+/// The same, but for an object that has lost what earlier turns wrote on it: status does not survive every restore, and
+/// finalizers are taken away by hand.
+pub fn due_if_lost(last: Option<&LastTurn>, inputs: &str, lost: bool, now: u64) -> Due {
+    match (due(last, inputs, now), last) {
+        (Due::Now, _) => Due::Now,
+        (then, Some(last)) if lost => match (last.at + MENDED_AFTER).checked_sub(now) {
+            None | Some(0) => Due::Now,
+            Some(left) => Due::Later(if let Due::Later(after) = then { left.min(after) } else { left }),
+        },
+        (then, _) => then,
+    }
+}
+
 /// A plan that only looks again, when the turn that is not due yet will be.
 pub fn not_due(due: Due) -> Plan {
     let mut plan = Plan::nothing();
@@ -287,6 +303,11 @@ mod tests {
         assert_eq!(due(Some(&last), "b", 1_000), Due::Now);
         assert_eq!(due(Some(&last), "a", 1_200), Due::Later(300));
         assert_eq!(due(Some(&last), "a", 1_500), Due::Now);
-        assert_eq!(due(Some(&LastTurn { look_again: None, ..last }), "a", 9_999_999), Due::OnChange);
+        assert_eq!(due_if_lost(Some(&last), "a", true, 1_200), Due::Later(300));
+        let last = LastTurn { look_again: None, ..last };
+        assert_eq!(due(Some(&last), "a", 9_999_999), Due::OnChange);
+        assert_eq!(due_if_lost(Some(&last), "a", false, 9_999_999), Due::OnChange);
+        assert_eq!(due_if_lost(Some(&last), "a", true, last.at + 2_000), Due::Later(3_000));
+        assert_eq!(due_if_lost(Some(&last), "a", true, last.at + 5_000), Due::Now);
     }
 }

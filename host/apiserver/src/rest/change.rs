@@ -186,6 +186,7 @@ impl Call<'_> {
         if !errors.is_empty() {
             return Err(self.invalid(&errors));
         }
+        self.validate(Operation::Update, Some(old), new, dry_run)?;
         if !managed {
             let part = (!subresource.is_empty()).then_some(subresource);
             schema::track_update(schema, Some(old), new, &self.manager(), part, &now());
@@ -258,7 +259,38 @@ impl Call<'_> {
         if hooks.is_empty() {
             return Ok(Vec::new());
         }
-        let request = AdmissionRequest {
+        let request = self.admission_request(operation, old, object, dry_run);
+        let mut warnings = Vec::new();
+        for hook in hooks {
+            warnings.extend(hook.admit(&request, object)?);
+        }
+        Ok(warnings)
+    }
+
+    /// Lets the hooks of the options refuse what the schema has accepted.
+    pub(super) fn validate(
+        &self,
+        operation: Operation,
+        old: Option<&Value>,
+        object: &Value,
+        dry_run: bool,
+    ) -> Result<(), Status> {
+        let hooks = &self.server.inner.options.admission;
+        if hooks.is_empty() {
+            return Ok(());
+        }
+        let request = self.admission_request(operation, old, object, dry_run);
+        hooks.iter().try_for_each(|hook| hook.validate(&request, object))
+    }
+
+    fn admission_request(
+        &self,
+        operation: Operation,
+        old: Option<&Value>,
+        object: &Value,
+        dry_run: bool,
+    ) -> AdmissionRequest {
+        AdmissionRequest {
             operation,
             group: self.resource.group.clone(),
             version: self.version.name.clone(),
@@ -270,12 +302,7 @@ impl Call<'_> {
             old: old.cloned(),
             user: self.user.clone(),
             dry_run,
-        };
-        let mut warnings = Vec::new();
-        for hook in hooks {
-            warnings.extend(hook.admit(&request, object)?);
         }
-        Ok(warnings)
     }
 }
 

@@ -79,6 +79,7 @@ impl Call<'_> {
             if !errors.is_empty() {
                 return Err(self.named(&name, &errors));
             }
+            self.validate(Operation::Create, None, &object, dry_run)?;
             if managed.is_none() {
                 schema::track_update(schema, None, &mut object, &self.manager(), None, &now());
             }

@@ -7,11 +7,13 @@ mod delete;
 mod patch;
 mod read;
 mod render;
+mod reviews;
 mod scale;
 mod watch;
 
 pub(crate) use change::{FOREGROUND, ORPHAN, is_finished};
 pub(crate) use delete::{DeleteOptions, Policy, delete_object};
+pub(crate) use reviews::REVIEWS;
 
 use crate::auth::Attributes;
 use crate::catalog::{Resource, Version};
@@ -110,6 +112,9 @@ pub(crate) async fn answer(
     verb: Verb,
     incoming: Incoming,
 ) -> Result<Response<ResponseBody>, Status> {
+    if let Some(answer) = reviews::answer(server, verb, &incoming) {
+        return answer;
+    }
     let Incoming { user, path, query, headers, body, lean, shutdown } = incoming;
     let attributes = Attributes {
         verb: verb.name(),

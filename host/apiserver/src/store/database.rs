@@ -27,30 +27,30 @@ pub enum StoreError {
         path: PathBuf,
     },
     /// It cannot be opened.
-    #[error("the state file {path} cannot be opened: {source}")]
+    #[error(
+        "the state file {path} cannot be opened: {why}; restore it from a backup, or start anew in another directory"
+    )]
     Open {
         /// The file.
         path: PathBuf,
         /// Why.
-        source: Arc<redb::Error>,
+        why: Arc<redb::Error>,
     },
     /// It cannot be read.
-    #[error("the state file {path} cannot be read: {source}")]
+    #[error("the state file {path} cannot be read: {why}")]
     Read {
         /// The file.
         path: PathBuf,
         /// Why.
-        source: Arc<redb::Error>,
+        why: Arc<redb::Error>,
     },
     /// It cannot be written; nothing is accepted any more until it is opened again.
-    #[error(
-        "the state file {path} cannot be written, so no change is accepted any more: {source}; make room and restart"
-    )]
+    #[error("the state file {path} cannot be written, so no change is accepted any more: {why}; make room and restart")]
     Write {
         /// The file.
         path: PathBuf,
         /// Why.
-        source: Arc<redb::Error>,
+        why: Arc<redb::Error>,
     },
     /// It has something in it that is no object.
     #[error("the state file {path} is damaged: {what}; restore it from a backup")]

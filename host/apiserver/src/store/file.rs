@@ -68,17 +68,21 @@ pub(super) fn row(store: &str, collection: &str, namespace: &str, name: &str) ->
 
 impl File {
     pub fn open(path: &Path, durability: Durability) -> Result<File, StoreError> {
-        let failed = |source: redb::Error| StoreError::Open { path: path.to_owned(), source: Arc::new(source) };
+        let failed = |why: redb::Error| StoreError::Open { path: path.to_owned(), why: Arc::new(why) };
         // Secrets are in it: nobody but the owner may read it.
         let mut options = std::fs::OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false);
         #[cfg(unix)]
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
         let file = options.open(path).map_err(|error| failed(redb::Error::Io(error)))?;
-        let database = redb::Builder::new().set_cache_size(CACHE_BYTES).create_file(file).map_err(|error| match error {
+        let opened = redb::backends::FileBackend::new(file);
+        let in_use_or = |error: redb::DatabaseError| match error {
             redb::DatabaseError::DatabaseAlreadyOpen => StoreError::InUse { path: path.to_owned() },
             error => failed(error.into()),
-        })?;
+        };
+        let backend = opened.map_err(in_use_or)?;
+        let database =
+            redb::Builder::new().set_cache_size(CACHE_BYTES).create_with_backend(backend).map_err(in_use_or)?;
         let begin = database.begin_write().map_err(|e| failed(e.into()))?;
         begin.open_table(OBJECTS).map_err(|e| failed(e.into()))?;
         begin.open_table(REVISIONS).map_err(|e| failed(e.into()))?;
@@ -126,7 +130,7 @@ impl File {
             }
             Ok(names)
         };
-        read().map_err(|source| StoreError::Read { path: self.path.clone(), source: Arc::new(source) })
+        read().map_err(|why| StoreError::Read { path: self.path.clone(), why: Arc::new(why) })
     }
 
     /// Reads one store.
@@ -145,7 +149,7 @@ impl File {
             }
             Ok(Loaded { revision, rows })
         };
-        read().map_err(|source| StoreError::Read { path: self.path.clone(), source: Arc::new(source) })
+        read().map_err(|why| StoreError::Read { path: self.path.clone(), why: Arc::new(why) })
     }
 
     /// Queues a change; the store's durable revision tells when it is in the file.
@@ -284,6 +288,6 @@ impl Writer {
             transaction.commit()?;
             Ok(())
         };
-        work().map_err(|source| StoreError::Write { path: self.path.clone(), source: Arc::new(source) })
+        work().map_err(|why| StoreError::Write { path: self.path.clone(), why: Arc::new(why) })
     }
 }

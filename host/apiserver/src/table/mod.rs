@@ -69,7 +69,14 @@ impl Columns {
             }
             Columns::BuiltIn(built_in) => {
                 let columns = built_in.columns.iter();
-                columns.map(|&(name, kind, priority)| definition(name, kind, "", "", priority)).collect()
+                let columns = columns.map(|&(name, kind, priority)| {
+                    let format = if name == "Name" { "name" } else { "" };
+                    definition(name, kind, format, "", priority)
+                });
+                if built_in.named {
+                    return columns.collect();
+                }
+                columns.collect()
             }
         };
         std::iter::once(name).chain(rest).collect()
@@ -186,5 +193,19 @@ mod tests {
         assert_eq!(definitions[3]["priority"], 1);
         assert_eq!(definitions[5]["name"], "Age");
         assert_eq!(Columns::custom(None).definitions()[1]["name"], "Age");
+    }
+
+    #[test]
+    fn every_built_in_row_has_a_cell_for_each_column() {
+        let now = Timestamp::UNIX_EPOCH;
+        for kind in crate::schema::builtins() {
+            let columns = Columns::built_in(kind.group, kind.plural);
+            let definitions = columns.definitions();
+            let object = json!({"metadata": {"name": "n"}, "message": "m"});
+            let cells = columns.cells(&object, now);
+            assert_eq!(definitions.as_array().map(Vec::len), Some(cells.len()), "{} {}", kind.group, kind.plural);
+            let names = definitions.as_array().into_iter().flatten().filter(|d| d["name"] == "Name");
+            assert_eq!(names.count(), 1, "{} {}", kind.group, kind.plural);
+        }
     }
 }

@@ -195,6 +195,23 @@ async fn nobody_can_pass_for_another() {
     assert_eq!(answer.expect(400)["message"], "impersonation is not supported");
 }
 
+#[tokio::test]
+async fn everybody_may_ask_what_he_may() {
+    let client =
+        workload().with_user(capstan_apiserver::User::new("system:node:n", ["system:nodes", "system:authenticated"]));
+    let ask = async |verb: &str, name: &str| {
+        let review = json!({"spec": {"resourceAttributes": {"verb": verb, "resource": "nodes", "name": name}}});
+        let answer = client.post("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", &review).await.expect(201);
+        answer["status"]["allowed"].as_bool().unwrap()
+    };
+    assert!(ask("patch", "n").await);
+    assert!(!ask("patch", "m").await);
+    assert!(!ask("delete", "n").await);
+    client.get("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews").await.expect(405);
+    let me = client.post("/apis/authentication.k8s.io/v1/selfsubjectreviews", &json!({})).await.expect(201);
+    assert_eq!(me["status"]["userInfo"]["username"], "system:node:n");
+}
+
 /// Thousands of servers fit into one process: each costs what is in it and little more, and no task.
 #[tokio::test]
 async fn servers_are_cheap() {

@@ -307,6 +307,8 @@ async fn what_people_do_with_a_workload_cluster() {
     kubectl.ok(&["get", "events", "-A"]).await;
     kubectl.ok(&["get", "all", "-A"]).await;
     assert!(kubectl.ok(&["explain", "deployment.spec.replicas"]).await.contains("FIELD: replicas <integer>"));
+    assert_eq!(kubectl.ok(&["auth", "can-i", "delete", "nodes"]).await, "yes\n");
+    assert!(kubectl.ok(&["auth", "whoami"]).await.contains("system:masters"));
     kubectl.ok(&["delete", "namespace", "ns"]).await;
     assert!(kubectl.ok(&["version"]).await.contains("Server Version: v1.35.0"));
     assert!(kubectl.ok(&["cluster-info"]).await.contains("is running at"));

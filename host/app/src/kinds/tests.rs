@@ -14,9 +14,9 @@ use capstan_runtime::{Engine, EngineConfig};
 use serde_json::json;
 
 use super::*;
+use crate::admission::CoreAdmission;
 use crate::args::Controllers;
 use crate::rules::CoreRules;
-use crate::up::CoreAdmission;
 
 const GROUP: &str = "/apis/infrastructure.cluster.x-k8s.io";
 

@@ -8,8 +8,9 @@ use crate::certificate::public_key_hash;
 use crate::certificate::tests::CA;
 use crate::contract::{Algorithm, Duty, Effect, Granted, KeyPair, KeyUse, Need, ProviderError, Reason, Violation};
 use crate::script::drive::drive;
-use crate::testing::World;
+use crate::testing::{World, workload};
 use crate::turn::Outcome;
+use crate::view::{Connection, LastTurn};
 
 const GROUP: &str = "bootstrap.cluster.x-k8s.io";
 
@@ -209,6 +210,10 @@ fn a_token_is_kept_fresh_until_the_node_has_joined() {
     world.apply(&plan);
     assert_eq!(plan.look_again, Some(Duration::from_millis(TOKEN_TTL * 1000 * 2 / 3)));
     world.now += TOKEN_TTL * 700;
+    // While the workload cluster does not answer, nothing is known and nothing is written.
+    assert!(decide(&key("w"), &served(), &world, world.now).unwrap().is_empty());
+    world.connect("n", "c", Connection::Up);
+    world.put_in(&workload("n", "c"), token());
     let plan = decide(&key("w"), &served(), &world, world.now).unwrap();
     let [Write::Workload { write, .. }, Write::Patch { key: secret, .. }] = plan.writes.as_slice() else {
         panic!("{plan:?}")
@@ -221,10 +226,54 @@ fn a_token_is_kept_fresh_until_the_node_has_joined() {
     assert_eq!(secret, &secret_key("w"));
     world.apply(&plan);
     assert!(decide(&key("w"), &served(), &world, world.now).unwrap().is_empty());
+    // One that has expired and is still there lives on.
+    world.now += TOKEN_TTL * 2000;
+    let plan = decide(&key("w"), &served(), &world, world.now).unwrap();
+    assert!(matches!(plan.writes.as_slice(), [Write::Workload { .. }, Write::Patch { .. }]), "{plan:?}");
+    world.apply(&plan);
     // Once it has joined, nothing is written any more.
     world.now += TOKEN_TTL * 700;
     world.edit(&ObjectKey::new(CLUSTER_GROUP, "Machine", "n", "w"), |m| m.set("/status/nodeRef/name", "w".into()));
     assert!(decide(&key("w"), &served(), &world, world.now).unwrap().is_empty());
+}
+
+/// The token of [`guest`] in the workload cluster.
+fn token() -> Value {
+    json!({"apiVersion": "v1", "kind": "Secret", "type": "bootstrap.kubernetes.io/token",
+        "metadata": {"name": "bootstrap-token-abcdef", "namespace": "kube-system"}, "data": {}})
+}
+
+#[test]
+fn a_token_that_is_gone_is_made_anew_with_the_data_unless_the_machine_has_booted() {
+    let machine = ObjectKey::new(CLUSTER_GROUP, "Machine", "n", "w");
+    let provisioned = "/status/initialization/infrastructureProvisioned";
+    for booted in [false, true] {
+        let mut world = world(true);
+        with_ca(&mut world);
+        world.connect("n", "c", Connection::Up);
+        let request = turn(&mut world, "w");
+        let inputs = request.inputs.clone();
+        let (_, plan) = drive(&mut world, request, guest(vec![("token", Need::BootstrapToken)]));
+        let look_again = plan.look_again.map(|after| after.as_millis() as u64);
+        world.last_turns.insert(key("w"), LastTurn { at: world.now, inputs, look_again });
+        world.edit(&machine, |m| m.set(provisioned, booted.into()));
+        let first = world.find(&secret_key("w")).unwrap();
+        // Somebody has removed it, which is seen when it is to be refreshed.
+        world.now += TOKEN_TTL * 700;
+        let plan = decide(&key("w"), &served(), &world, world.now).unwrap();
+        world.apply(&plan);
+        if booted {
+            assert!(plan.is_empty(), "another one would not reach the machine: {plan:?}");
+            continue;
+        }
+        // The last turn with the same inputs does not stand in the way.
+        world.last_turns.get_mut(&key("w")).unwrap().at = world.now - 6_000;
+        let request = turn(&mut world, "w");
+        drive(&mut world, request, guest(vec![("token", Need::BootstrapToken)]));
+        let second = world.find(&secret_key("w")).unwrap();
+        assert_ne!(first.uid(), second.uid());
+        assert_eq!(second.annotation(TOKEN_EXPIRES), Some(rfc3339(world.now + TOKEN_TTL * 1000).as_str()));
+    }
 }
 
 #[test]

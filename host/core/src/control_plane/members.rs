@@ -90,7 +90,8 @@ impl MemberOf {
     /// What a decision depends on, which the passing of time does not change.
     pub(super) fn digest(&self) -> Value {
         let m = &self.shown;
-        let unhealthy: Vec<&str> = m.unhealthy.iter().map(|reason| reason.code.as_str()).collect();
+        let unhealthy: Vec<(&str, &str)> =
+            m.unhealthy.iter().map(|reason| (reason.code.as_str(), reason.message.as_str())).collect();
         json!([
             [json!(m.name), json!(m.kubernetes_version), json!(m.failure_domain), json!(m.cloned_from)],
             [m.ready, m.deleting, m.remediate, self.available],

@@ -3,6 +3,7 @@
 //! The host makes certificates and the kubeconfig, shows the planner its machines, and carries out the one step that
 //! comes back: a Machine with its InfraMachine and BootstrapConfig, a deletion, an object of the workload cluster.
 
+mod components;
 mod kubeconfig;
 mod machines;
 mod members;
@@ -23,7 +24,7 @@ use crate::difference::Draft;
 use crate::needs::Offers;
 use crate::ownership;
 use crate::plan::{Plan, Write};
-use crate::provider::{Due, PATIENCE, age, due, not_due, paused_condition, told};
+use crate::provider::{Due, PATIENCE, age, due_if_lost, not_due, paused_condition, told};
 use crate::record::{MEMORY, finalizer, owner_key};
 use crate::script::Script;
 use crate::turn::{TurnInput, TurnRequest};
@@ -66,7 +67,8 @@ pub fn decide(key: &ObjectKey, served: &Served, view: &dyn View, now: u64) -> Re
         // It goes with the Cluster that uses it.
         let _ = ownership::claim(&mut plan, template, &cluster.as_owner(false), cluster.name());
     }
-    let members = members::read(view, &own, now)?;
+    let mut members = members::read(view, &own, now)?;
+    components::judge(view, &cluster, &mut members);
     for member in &members {
         if let Some(after) = member.half_made(now) {
             if after == 0 {
@@ -111,7 +113,8 @@ pub fn decide(key: &ObjectKey, served: &Served, view: &dyn View, now: u64) -> Re
     ]);
     let inputs = cluster_input::inputs(&object, &input, None, more);
     let last = view.last_turn(key);
-    match due(last.as_ref(), &inputs, now) {
+    let lost = members.iter().any(|m| m.available) && object.at("/status/replicas").is_none();
+    match due_if_lost(last.as_ref(), &inputs, lost, now) {
         Due::Now => {}
         _ if Condition::holds(&object, "Paused") => {}
         later => {

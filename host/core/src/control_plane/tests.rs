@@ -190,6 +190,44 @@ fn the_planner_is_shown_its_members() {
 }
 
 #[test]
+fn a_member_is_healthy_once_its_node_runs_what_the_others_run() {
+    let mut world = world();
+    with_machine(&mut world);
+    world.now += 1_000;
+    with_machine(&mut world);
+    for (at, machine) in world.all("Machine").iter().enumerate() {
+        world.edit(&machine.key(), |m| {
+            m.set("/status/nodeRef/name", format!("node-{at}").into());
+            m.set("/status/conditions", json!([{"type": "Ready", "status": "True", "reason": "Ready"}]));
+        });
+    }
+    let pod = |component: &str, node: &str, ready: &str| {
+        json!({"apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": format!("{component}-{node}"), "namespace": "kube-system",
+                "labels": {"tier": "control-plane", "component": component},
+                "annotations": {"kubernetes.io/config.mirror": "x"}},
+            "spec": {"nodeName": node}, "status": {"conditions": [{"type": "Ready", "status": ready}]}})
+    };
+    let told = |world: &World| -> Vec<String> {
+        let plan = super::decide(&key(), &served(), world, world.now).unwrap();
+        let members = plan.turn.unwrap().input.control_plane.unwrap().members;
+        members.into_iter().map(|m| m.unhealthy.iter().map(|r| r.code.as_str()).collect::<String>()).collect()
+    };
+    assert_eq!(told(&world), ["ComponentsUnknown", "ComponentsUnknown"]);
+    world.connect("n", "c", Connection::Up);
+    assert_eq!(told(&world), ["", ""], "nothing is expected where nobody runs anything");
+    let place = workload("n", "c");
+    world.put_in(&place, pod("etcd", "node-0", "True"));
+    world.put_in(&place, pod("kube-apiserver", "node-0", "True"));
+    assert_eq!(told(&world), ["", "ComponentMissingComponentMissing"]);
+    world.put_in(&place, pod("etcd", "node-1", "True"));
+    world.put_in(&place, pod("kube-apiserver", "node-1", "False"));
+    assert_eq!(told(&world), ["", "ComponentNotReady"]);
+    world.put_in(&place, pod("kube-apiserver", "node-1", "True"));
+    assert_eq!(told(&world), ["", ""]);
+}
+
+#[test]
 fn certificates_come_first_and_then_the_kubeconfig() {
     let mut world = world();
     world.edit(&cluster_key(), |c| c.set("/status/initialization/infrastructureProvisioned", false.into()));

@@ -17,18 +17,18 @@ use capstan_api::well_known::CLUSTER_NAME;
 use capstan_api::{Object, ObjectKey};
 use serde_json::json;
 
-use crate::cluster_input;
+use crate::cluster_input::{self, is_control_plane};
 use crate::conditions::Condition;
 use crate::contract::{Duty, Served};
 use crate::difference::{Draft, merge_patch};
 use crate::needs::{BootstrapData, Offers, text};
 use crate::parts::{Desk, Job, bring_up, take_down};
 use crate::plan::{Plan, Urgency, Write};
-use crate::provider::{self, Due, due, not_due, paused_condition, told, waiting};
+use crate::provider::{self, Due, due_if_lost, not_due, paused_condition, told, waiting};
 use crate::record::{OWNER_KEY, PARTS, Record, finalizer, minted_owner_key, owner_key};
 use crate::script::{Halt, Replay, Routine, Script};
 use crate::turn::{ClusterInput, TurnInput, TurnRequest};
-use crate::view::{NotNow, Place, Select, View};
+use crate::view::{Connection, NotNow, Place, Select, View};
 
 #[cfg(test)]
 mod safety_tests;
@@ -151,11 +151,23 @@ pub fn decide(key: &ObjectKey, served: &Served, view: &dyn View, now: u64) -> Re
     }
     // A node that falls ill is a reason to look at its machine.
     let health = machine.as_ref().and_then(|machine| Condition::of(machine, "NodeHealthy"));
-    let more = json!([offers.digest(), health.map(|condition| condition.status.as_str())]);
+    // And so is an API server that does not answer: whether its machines still run.
+    let silent = match (&cluster, &machine) {
+        (Some(cluster), Some(machine)) if is_control_plane(machine) && machine.at("/status/nodeRef").is_some() => {
+            matches!(view.connection(cluster.namespace(), cluster.name()), Connection::Down { .. })
+        }
+        _ => false,
+    };
+    let more = json!([offers.digest(), health.map(|condition| condition.status.as_str()), silent]);
     let inputs = cluster_input::inputs(&object, &digested, machine_input.as_ref(), more);
     let last = view.last_turn(key);
     let unpause = Condition::holds(&object, "Paused");
-    match due(last.as_ref(), &inputs, now) {
+    let owner = if is_machine { machine.as_deref() } else { cluster.as_deref() };
+    let known = owner.is_some_and(|owner| owner.bool_at("/status/initialization/infrastructureProvisioned"));
+    let lost = !deleting
+        && ((known && !object.bool_at("/status/initialization/provisioned"))
+            || (record.has_managed() && !object.has_finalizer(&finalizer)));
+    match due_if_lost(last.as_ref(), &inputs, lost, now) {
         Due::Now => {}
         later if !unpause => {
             let mut plan = not_due(later);

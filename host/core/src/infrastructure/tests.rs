@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use capstan_api::well_known::{MANAGED_BY, PAUSED};
+use capstan_api::well_known::{CONTROL_PLANE, MANAGED_BY, PAUSED};
 use serde_json::{Value, json};
 
 use super::scene::{Resource, Scene, part, pending, reason, running, stranger};
@@ -8,6 +8,7 @@ use crate::contract::*;
 use crate::plan::Write;
 use crate::record::PARTS;
 use crate::turn::Reply;
+use crate::view::Connection;
 
 #[test]
 fn a_machine_comes_up_with_its_parts_in_order() {
@@ -47,6 +48,29 @@ fn a_machine_of_one_part_costs_three_writes_and_a_settled_one_none() {
 }
 
 #[test]
+fn what_a_settled_machine_has_lost_is_put_back() {
+    let mut scene = Scene::machine();
+    scene.settle();
+    scene.world.edit(&capstan_api::ObjectKey::new("cluster.x-k8s.io", "Machine", "n", "m"), |m| {
+        m.set("/status/initialization/infrastructureProvisioned", true.into());
+    });
+    scene.settle();
+    let before = scene.object().unwrap();
+    for at in ["/status", "/metadata/finalizers"] {
+        scene.take_writes();
+        scene.edit(|o| {
+            o.remove(at);
+        });
+        scene.wait(5_000);
+        scene.settle();
+        let object = scene.object().unwrap();
+        assert_eq!(object.finalizers(), before.finalizers());
+        assert!(object.bool_at("/status/initialization/provisioned"), "{at}");
+        assert!(scene.take_writes().len() <= 2);
+    }
+}
+
+#[test]
 fn a_machine_that_does_not_join_is_looked_at_often() {
     let mut scene = Scene::machine();
     scene.world.edit(&capstan_api::ObjectKey::new("cluster.x-k8s.io", "Machine", "n", "m"), |m| {
@@ -71,6 +95,27 @@ fn an_ill_node_is_a_reason_to_look_at_its_machine() {
     scene.world.edit(&capstan_api::ObjectKey::new("cluster.x-k8s.io", "Machine", "n", "m"), |m| {
         m.set("/status/conditions", json!([{"type": "NodeHealthy", "status": "False", "reason": "X"}]));
     });
+    scene.once();
+    assert_eq!(scene.condition("Ready").1, "InfrastructureDeleted");
+}
+
+#[test]
+fn an_api_server_that_does_not_answer_is_a_reason_to_look_at_its_machines() {
+    let mut scene = Scene::machine();
+    scene.settle();
+    let turns = scene.turns;
+    scene.world.connect("n", "c", Connection::Down { since: 0, reason: "refused".into() });
+    scene.once();
+    assert_eq!(scene.turns, turns, "not a worker's affair");
+    scene.world.edit(&capstan_api::ObjectKey::new("cluster.x-k8s.io", "Machine", "n", "m"), |m| {
+        m.set_label(CONTROL_PLANE, "");
+    });
+    scene.world.connect("n", "c", Connection::Up);
+    scene.settle();
+    scene.remote.resources.remove("m/vm");
+    scene.once();
+    assert_eq!(scene.condition("Ready").0, "True");
+    scene.world.connect("n", "c", Connection::Down { since: 0, reason: "refused".into() });
     scene.once();
     assert_eq!(scene.condition("Ready").1, "InfrastructureDeleted");
 }

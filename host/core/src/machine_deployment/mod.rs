@@ -149,7 +149,7 @@ pub fn decide_machine_deployment(key: &ObjectKey, view: &dyn View, now: u64) -> 
             }
         }
     }
-    status::complete(&mut draft, &spec, bounds, &all, now);
+    status::complete(&mut draft, &spec, bounds, &all, &live, now);
     draft.patience(PATIENCE);
     draft.finish(&mut plan, &[], now);
     Ok(plan)

@@ -8,13 +8,16 @@ use capstan_api::machine_deployment::MachineDeploymentSpec;
 use super::rollout::Bounds;
 use crate::conditions::{Condition, Status, named};
 use crate::difference::Draft;
-use crate::machine_set::status::{counters, machines_ready, machines_up_to_date, remediating, scaling};
+use crate::machine_set::status::{
+    blocked_because, counters, machines_ready, machines_up_to_date, remediating, scaling,
+};
 
 pub(super) fn complete(
     draft: &mut Draft,
     spec: &MachineDeploymentSpec,
     bounds: Bounds,
     machines: &[Arc<Object>],
+    sets: &[&Arc<Object>],
     now: u64,
 ) {
     counters(draft, machines, &spec.selector.to_query());
@@ -36,7 +39,7 @@ pub(super) fn complete(
     draft.condition(machines_up_to_date("MachinesUpToDate", machines, now));
     draft.condition(rolling_out(machines));
     let want = usize::try_from(bounds.desired).unwrap_or_default();
-    scaling(draft, machines.len(), want, &[]);
+    scaling(draft, machines.len(), want, &blocked(sets));
     draft.condition(remediating(machines));
     draft.condition(Condition::no("Deleting", "NotDeleting", ""));
     let phase = if total > bounds.desired {
@@ -47,6 +50,19 @@ pub(super) fn complete(
         "Running"
     };
     draft.set("/status/phase", Some(phase.into()));
+}
+
+/// What keeps the MachineSets from making Machines, each reason once.
+fn blocked(sets: &[&Arc<Object>]) -> Vec<String> {
+    let mut reasons: Vec<String> = Vec::new();
+    for up in sets.iter().filter_map(|set| Condition::of(set, "ScalingUp")).filter(|up| up.status == Status::True) {
+        for reason in blocked_because(&up.message) {
+            if !reasons.iter().any(|known| known == reason) {
+                reasons.push(reason.to_owned());
+            }
+        }
+    }
+    reasons
 }
 
 /// `RollingOut`: some Machines are not what would be made today, and why.

@@ -76,6 +76,21 @@ fn a_deployment_makes_a_set_and_settles() {
     }
 }
 
+#[test]
+fn what_keeps_the_sets_from_making_machines_is_told() {
+    let mut world = world(2);
+    change(&mut world, "/spec/template/spec/infrastructureRef/name", "nobody".into());
+    for _ in 0..4 {
+        wait(&mut world, 10);
+        settle(&mut world);
+    }
+    let nobody = "* spec.template.spec.infrastructureRef names SimMachineTemplate nobody, which does not exist";
+    assert_eq!(
+        condition(&world, "ScalingUp").message,
+        format!("Scaling up from 0 to 2 replicas is blocked because:\n{nobody}")
+    );
+}
+
 /// Runs a rollout to its end, checking the bounds after every decision. `breaks` may make Nodes not ready.
 fn roll(world: &mut World, fewest: usize, most: usize, breaks: impl Fn(&World, usize, &Object) -> bool) {
     let was_available = available(world) >= fewest;

@@ -115,7 +115,10 @@ pub fn decide_machine_set(key: &ObjectKey, view: &dyn View, now: u64) -> Result<
         maker.keep_in_step(machine, &mut plan);
     }
     status::complete(&mut draft, &spec, &all, &blocked, now);
-    draft.patience(PATIENCE);
+    let there = all.iter().filter(|m| Condition::holds(m, "Available")).count();
+    if there != wanted {
+        draft.patience(PATIENCE);
+    }
     draft.finish(&mut plan, &[], now);
     Ok(plan)
 }

@@ -71,6 +71,15 @@ fn contributions(machines: &[Arc<Object>], condition: &str) -> Vec<Contribution>
         .collect()
 }
 
+/// Between what is to be done and the list of what keeps it from being done, in upstream's words.
+const BLOCKED: &str = " is blocked because:\n";
+
+/// The reasons in the message of a `ScalingUp` condition that is blocked.
+pub(crate) fn blocked_because(message: &str) -> impl Iterator<Item = &str> {
+    let list = message.split_once(BLOCKED).map(|(_, list)| list).unwrap_or_default();
+    list.lines().filter_map(|line| line.strip_prefix("* "))
+}
+
 /// `ScalingUp` and `ScalingDown`.
 pub(crate) fn scaling(draft: &mut Draft, have: usize, want: usize, blocked: &[String]) {
     let mut up = if have < want {
@@ -80,7 +89,7 @@ pub(crate) fn scaling(draft: &mut Draft, have: usize, want: usize, blocked: &[St
     };
     if have < want && !blocked.is_empty() {
         let lines: Vec<String> = blocked.iter().map(|why| format!("* {why}")).collect();
-        up.message = format!("{} is blocked because:\n{}", up.message, lines.join("\n"));
+        up.message = format!("{}{BLOCKED}{}", up.message, lines.join("\n"));
     }
     draft.condition(up);
     draft.condition(if have > want {

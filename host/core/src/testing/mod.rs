@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use crate::contract::Served;
 use crate::plan::{Plan, WorkloadWrite, Write};
-use crate::view::{Connection, NotNow, Place, Select, View};
+use crate::view::{Connection, LastTurn, NotNow, Place, Select, View};
 
 /// An in-memory world at one time.
 #[derive(Debug, Default)]
@@ -26,6 +26,8 @@ pub struct World {
     pub now: u64,
     /// Every write that was applied, in order.
     pub writes: Vec<Write>,
+    /// What is remembered of finished turns.
+    pub last_turns: BTreeMap<ObjectKey, LastTurn>,
     places: BTreeMap<String, BTreeMap<ObjectKey, Arc<Object>>>,
     contracts: BTreeMap<(String, String), Option<String>>,
     served: BTreeMap<(String, String), Served>,
@@ -325,6 +327,10 @@ impl World {
 }
 
 impl View for World {
+    fn last_turn(&self, key: &ObjectKey) -> Option<LastTurn> {
+        self.last_turns.get(key).cloned()
+    }
+
     fn get(&self, place: &Place, key: &ObjectKey) -> Result<Option<Arc<Object>>, NotNow> {
         self.known(&key.group, &key.kind)?;
         self.reachable(place)?;

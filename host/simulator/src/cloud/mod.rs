@@ -120,7 +120,7 @@ impl Simulator {
             None => (None, Contents::default()),
         };
         let database = match &options.state {
-            Some(directory) => Some(Database::open(&directory.join("workloads.redb"), Durability::Eventual)?),
+            Some(directory) => Some(Database::open(&directory.join("workloads.redb"), Durability::Immediate)?),
             None => None,
         };
         let cloud = Arc::new_cyclic(|own| Cloud {
