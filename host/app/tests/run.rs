@@ -87,8 +87,8 @@ fn resource(object: &Object) -> Resource {
         plural: capstan_api::provider_crds::plural(&gvk.kind),
         group: gvk.group,
         version: gvk.version,
+        namespaced: gvk.kind != "EgressPolicy",
         kind: gvk.kind,
-        namespaced: true,
     })
 }
 
@@ -123,7 +123,10 @@ async fn a_cluster_comes_up_on_an_api_server_that_is_there() {
 
     let mut endpoint = Object::new(&Gvk::new("capstan.dev", "v1alpha1", "Endpoint"), "default", "api");
     endpoint.set("/spec/url", format!("http://{}", simulator.address()).into());
-    let mut wanted = vec![endpoint];
+    // Loopback is reached only where the operator lists it.
+    let mut policy = Object::new(&Gvk::new("capstan.dev", "v1alpha1", "EgressPolicy"), "", "loopback");
+    policy.set("/spec/addresses", json!(["127.0.0.0/8"]));
+    let mut wanted = vec![policy, endpoint];
     wanted.extend(documents(include_str!("../../../examples/quickstart.yaml")));
     let up = async {
         for object in &wanted {
