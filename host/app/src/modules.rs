@@ -9,7 +9,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use capstan_api::capstan::{EgressPolicySpec, EndpointSpec, ProviderModuleSpec};
+use capstan_api::capstan::ProviderModuleSpec;
 use capstan_api::provider_crds::provider_crds;
 use capstan_api::{Object, time};
 use capstan_cluster::mirror::Mirror;
@@ -22,7 +22,7 @@ use capstan_runtime::{Engine, Module};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use crate::endpoints::{self, Table};
+use crate::endpoints::{self, Table, spec};
 
 /// How often a module that could not be loaded is tried again, so that a repaired file needs no touch.
 const TRY_AGAIN: Duration = Duration::from_secs(10);
@@ -73,9 +73,9 @@ impl Registry {
         })
     }
 
-    /// From here on Secrets are read from these caches.
-    pub fn read_secrets_from(&self, management: &Mirror) {
-        self.table.read_secrets_from(management);
+    /// From here on Endpoints, EgressPolicies, Secrets and identities are read from these caches.
+    pub fn read_from(&self, management: &Mirror) {
+        self.table.read_from(management);
     }
 
     fn read<T>(&self, read: impl FnOnce(&State) -> T) -> T {
@@ -238,11 +238,6 @@ fn condition(object: &Object, kind: &str, ok: bool, reason: &str, message: &str)
     })
 }
 
-fn spec<T: serde::de::DeserializeOwned>(object: &Object) -> Result<T, String> {
-    let value = object.at("/spec").cloned().unwrap_or_else(|| json!({}));
-    serde_json::from_value(value).map_err(|error| format!("spec: {error}"))
-}
-
 #[async_trait]
 impl Modules for Registry {
     async fn module(&self, name: &str, module: Option<&Object>, installer: &dyn Installer) -> Looked {
@@ -285,38 +280,21 @@ impl Modules for Registry {
         }
     }
 
-    async fn endpoint(&self, namespace: &str, name: &str, endpoint: Option<&Object>) -> Looked {
-        let object = endpoint.filter(|object| !object.is_deleting());
-        let found =
-            object.map(|object| spec::<EndpointSpec>(object).and_then(|spec| endpoints::of_endpoint(namespace, &spec)));
-        let problem = found.as_ref().and_then(|found| found.as_ref().err().cloned());
-        if self.table.set_endpoint(namespace, name, found) {
-            self.changes.send_modify(|n| *n += 1);
-        }
-        accepted(object, problem)
+    async fn endpoint(&self, namespace: &str, _name: &str, endpoint: Option<&Object>) -> Looked {
+        accepted(endpoint, |object| spec(object).and_then(|spec| endpoints::of_endpoint(namespace, &spec).map(drop)))
     }
 
-    async fn egress_policy(&self, name: &str, policy: Option<&Object>) -> Looked {
-        let object = policy.filter(|object| !object.is_deleting());
-        let found = object.map(|object| {
-            let spec = spec::<EgressPolicySpec>(object)?;
-            Ok::<_, String>((endpoints::of_policy(&spec)?, spec.namespaces))
-        });
-        let problem = found.as_ref().and_then(|found| found.as_ref().err().cloned());
-        // A policy that cannot be read lists nothing.
-        if self.table.set_policy(name, found.and_then(Result::ok)) {
-            self.changes.send_modify(|n| *n += 1);
-        }
-        accepted(object, problem)
+    async fn egress_policy(&self, _name: &str, policy: Option<&Object>) -> Looked {
+        accepted(policy, |object| spec(object).and_then(|spec| endpoints::of_policy(&spec).map(drop)))
     }
 }
 
 /// The status of an Endpoint or EgressPolicy.
-fn accepted(object: Option<&Object>, problem: Option<String>) -> Looked {
-    let status = object.map(|object| {
-        let condition = match &problem {
-            None => condition(object, "Accepted", true, "Accepted", ""),
-            Some(problem) => condition(object, "Accepted", false, "NotAccepted", problem),
+fn accepted(object: Option<&Object>, read: impl Fn(&Object) -> Result<(), String>) -> Looked {
+    let status = object.filter(|object| !object.is_deleting()).map(|object| {
+        let condition = match read(object) {
+            Ok(()) => condition(object, "Accepted", true, "Accepted", ""),
+            Err(problem) => condition(object, "Accepted", false, "NotAccepted", &problem),
         };
         json!({"conditions": [condition], "observedGeneration": object.generation()})
     });

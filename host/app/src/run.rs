@@ -48,7 +48,7 @@ pub async fn run(options: args::Run) -> Result<ExitCode> {
         concurrency: CONCURRENCY,
         after_effect: None,
     });
-    registry.read_secrets_from(runner.management());
+    registry.read_from(runner.management());
     if let Some(directory) = &options.providers {
         runner.kinds_served(&[(GROUP.into(), PROVIDER_MODULE.into())]).await;
         for file in components(Some(directory))? {

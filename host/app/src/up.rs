@@ -233,7 +233,7 @@ impl Plane {
             concurrency: CONCURRENCY,
             after_effect: abort_after_effects()?,
         });
-        registry.read_secrets_from(runner.management());
+        registry.read_from(runner.management());
         runner.kinds_served(&[(GROUP.into(), PROVIDER_MODULE.into()), (GROUP.into(), EGRESS_POLICY.into())]).await;
         // Known before the first turn, whichever event comes first.
         let policy = egress_policy(simulator.address());

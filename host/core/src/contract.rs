@@ -6,6 +6,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::identity::CredentialReference;
+
 /// What a component is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -52,6 +54,10 @@ pub struct Served {
     pub workload_objects: BTreeMap<String, WorkloadObject>,
     /// JSON pointers into the spec from which a Secret or ConfigMap may be named (the manifest's list).
     pub object_references: Vec<String>,
+    /// Names of the endpoints that its guests may ask.
+    pub endpoints: Vec<String>,
+    /// How what objects name becomes the credential of an endpoint (the manifest's list).
+    pub credentials: Vec<CredentialReference>,
 }
 
 /// A workload-cluster object that a manifest declares.

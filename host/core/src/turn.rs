@@ -45,9 +45,6 @@ pub struct TurnInput {
     pub join_role: Option<JoinRole>,
     /// For a control-plane provider.
     pub control_plane: Option<ControlPlaneView>,
-    /// Which Endpoint object (namespace, name) an endpoint name of the manifest means for this subject; names
-    /// that are not listed mean the Endpoint of that name in the subject's namespace, then the module's default.
-    pub endpoints: BTreeMap<String, (String, String)>,
 }
 
 /// The contract's interface `cluster`.

@@ -48,8 +48,8 @@ pub enum CredentialKind {
     Aws {
         /// The region that signatures are for, where the manifest's is not meant.
         region: Option<String>,
-        /// A role to assume with these keys.
-        role: Option<AssumeRole>,
+        /// Roles to assume with these keys, one by means of the other.
+        roles: Vec<AssumeRole>,
     },
 }
 
@@ -64,6 +64,10 @@ pub struct AssumeRole {
     pub external_id: Option<String>,
     /// How long a session lasts, in seconds (900 to 43200).
     pub seconds: u32,
+    /// A policy that narrows what the session may do (JSON).
+    pub policy: Option<String>,
+    /// ARNs of policies that narrow it.
+    pub policy_arns: Vec<String>,
     /// Origin of the token service; `None`: that of the region.
     pub sts: Option<Origin>,
 }
@@ -111,8 +115,8 @@ pub enum Credential {
     Aws {
         /// With these, or with what they get by assuming the role.
         keys: AwsKeys,
-        /// The role.
-        role: Option<AssumeRole>,
+        /// The roles.
+        roles: Vec<AssumeRole>,
         /// What signatures are for.
         scope: SigningScope,
     },
@@ -184,7 +188,7 @@ impl Credential {
                 let pem = format!("{}\n{}\n", entry("tls.crt")?, entry("tls.key")?);
                 Ok(Credential::ClientCertificate(pem.into()))
             }
-            CredentialKind::Aws { region, role } => {
+            CredentialKind::Aws { region, roles } => {
                 let first = |keys: [&str; 2]| {
                     let present = keys.into_iter().find(|key| data.contains_key(*key));
                     entry(present.unwrap_or(keys[0]))
@@ -208,7 +212,7 @@ impl Credential {
                         .to_owned());
                 }
                 let scope = SigningScope { service: declared.service.clone(), region };
-                Ok(Credential::Aws { keys, role: role.clone(), scope })
+                Ok(Credential::Aws { keys, roles: roles.clone(), scope })
             }
         }
     }
@@ -267,9 +271,9 @@ impl Credential {
                 part(value.as_bytes());
             });
         }
-        if let Credential::Aws { keys, role, scope } = self {
+        if let Credential::Aws { keys, roles, scope } = self {
             part(keys.id.as_bytes());
-            part(format!("{role:?} {scope:?}").as_bytes());
+            part(format!("{roles:?} {scope:?}").as_bytes());
         }
         hash.finalize().into()
     }
@@ -350,7 +354,7 @@ mod tests {
     #[test]
     fn aws_keys_are_bound_to_service_and_region() {
         let entries = [("AccessKeyID", "AKIA"), ("SecretAccessKey", "s"), ("SessionToken", "t")];
-        let kind = |region: Option<&str>| CredentialKind::Aws { region: region.map(str::to_owned), role: None };
+        let kind = |region: Option<&str>| CredentialKind::Aws { region: region.map(str::to_owned), roles: vec![] };
         let Credential::Aws { keys, scope, .. } = read(kind(None), &entries).unwrap() else { panic!() };
         assert_eq!(
             (keys.token.as_deref(), scope.region.as_str(), scope.service.as_str()),

@@ -28,10 +28,9 @@ mod shared;
 mod transport;
 mod turn;
 
+pub use capstan_core::identity::{CredentialReference, RolePointers};
 pub use credential::{AssumeRole, AwsKeys, Credential, CredentialKind, CredentialSource, SecretData, SigningScope};
-pub use endpoint::{
-    CredentialReference, Declared, Destination, EndpointConfig, Endpoints, MAX_REQUEST, Origin, Signing,
-};
+pub use endpoint::{Declared, Destination, EndpointConfig, Endpoints, MAX_REQUEST, Origin, Signing};
 pub use gate::{Admitted, Rate};
 pub use ledger::{Exchange, Ledger};
 pub use operation::{Narrowed, ReadOperation};

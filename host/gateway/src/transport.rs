@@ -199,25 +199,28 @@ impl Network {
         gates.entry(key).or_insert_with(|| Arc::new(Gate::new(endpoint.concurrency))).clone()
     }
 
-    /// The keys that sign, after the role was assumed where there is one.
+    /// The keys that sign, after roles were assumed where there are any.
     async fn keys(&self, endpoint: &EndpointConfig) -> Result<Option<AwsKeys>, String> {
-        let Credential::Aws { keys, role, scope } = &endpoint.credential else { return Ok(None) };
-        let Some(role) = role else { return Ok(Some(keys.clone())) };
-        let ask = |origin: Origin, request: WireRequest| {
-            let mut sts = EndpointConfig::at("sts", origin, endpoint.policy.clone());
-            sts.timeout = sts.timeout.min(endpoint.timeout);
-            sts.max_response = 64 << 10;
-            // Other certificates than the system's are those of a private cloud, token service included.
-            sts.ca = role.sts.as_ref().and(endpoint.ca.clone());
-            async move {
-                let limit = sts.timeout;
-                let answer = tokio::time::timeout(limit, self.once(&sts, &request)).await;
-                answer.unwrap_or_else(|_| {
-                    Err(TransportError::NoAnswer(format!("no answer within {} s", limit.as_secs_f64())))
-                })
-            }
-        };
-        self.sessions.keys(keys, role, &scope.region, ask).await.map(Some)
+        let Credential::Aws { keys, roles, scope } = &endpoint.credential else { return Ok(None) };
+        let mut keys = keys.clone();
+        for role in roles {
+            let ask = |origin: Origin, request: WireRequest| {
+                let mut sts = EndpointConfig::at("sts", origin, endpoint.policy.clone());
+                sts.timeout = sts.timeout.min(endpoint.timeout);
+                sts.max_response = 64 << 10;
+                // Other certificates than the system's are those of a private cloud, token service included.
+                sts.ca = role.sts.as_ref().and(endpoint.ca.clone());
+                async move {
+                    let limit = sts.timeout;
+                    let answer = tokio::time::timeout(limit, self.once(&sts, &request)).await;
+                    answer.unwrap_or_else(|_| {
+                        Err(TransportError::NoAnswer(format!("no answer within {} s", limit.as_secs_f64())))
+                    })
+                }
+            };
+            keys = self.sessions.keys(&keys, role, &scope.region, ask).await?;
+        }
+        Ok(Some(keys))
     }
 
     /// Sends a request as it is, once.
@@ -305,10 +308,10 @@ impl Transport for Network {
             Err(_) => Err(TransportError::NoAnswer(format!("{} did not answer within {seconds} s", endpoint.origin))),
         };
         self.gate(endpoint).learn(endpoint.protocol, &answer);
-        if let (Ok(response), Credential::Aws { keys, role: Some(role), scope }) = (&answer, &endpoint.credential)
+        if let (Ok(response), Credential::Aws { keys, roles, scope }) = (&answer, &endpoint.credential)
             && aws::session_refused(response)
         {
-            self.sessions.forget(keys, role, &scope.region).await;
+            self.sessions.forget(keys, roles, &scope.region).await;
         }
         answer
     }

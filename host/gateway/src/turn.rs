@@ -42,8 +42,6 @@ pub struct TurnScope {
     pub module: String,
     /// The object that the turn is about; its namespace is the tenant.
     pub object: ObjectKey,
-    /// Endpoints that the object names itself: manifest name to namespace and name of the Endpoint object.
-    pub chosen: BTreeMap<String, (String, String)>,
     /// What the guest is told: where manifests look for what an object says of its endpoint.
     pub input: Option<Arc<TurnInput>>,
     /// What the turn may use.
@@ -246,7 +244,7 @@ impl Session {
         let asker = Asker {
             module: &scope.module,
             namespace: &scope.object.namespace,
-            chosen: &scope.chosen,
+            declared: &self.declared,
             input: scope.input.as_deref(),
         };
         let config = endpoint::resolve(&*self.gateway.endpoints, &asker, declared).map_err(HttpError::NotSent)?;

@@ -2,7 +2,6 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -72,7 +71,6 @@ fn session(gateway: &Arc<Gateway>, object: &str) -> Session {
     let scope = TurnScope {
         module: "m".into(),
         object: key(object),
-        chosen: BTreeMap::new(),
         input: None,
         limits: Limits { requests: 5, ..Limits::default() },
     };

@@ -58,7 +58,6 @@ impl Turn {
         let scope = TurnScope {
             module: name.to_owned(),
             object: input.subject.key(),
-            chosen: input.endpoints.clone(),
             input: Some(input.clone()),
             limits: capstan_gateway::Limits {
                 requests: limits.requests,

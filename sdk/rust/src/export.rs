@@ -5,16 +5,18 @@
 /// ```ignore
 /// capstan_provider::export_infrastructure!(Simulated, { "name": "simulated", "kinds": { … }, … });
 /// ```
-/// The second argument is the manifest in JSON without `version`, `contract` and `role`, which are filled in.
+/// The second argument is the manifest in JSON without `version`, `contract` and `role`, which are filled in. Identities that
+/// the manifest names follow: `export_infrastructure!(Cloud, { … }, identities: [CloudStaticIdentity, CloudRoleIdentity]);`.
 #[macro_export]
 macro_rules! export_infrastructure {
-    ($provider:ty, $manifest:tt) => {
+    ($provider:ty, $manifest:tt $(, identities: [$($identity:ty),+ $(,)?])? $(,)?) => {
         $crate::sections!(
             "infrastructure",
             $manifest,
             [
                 <<$provider as $crate::InfrastructureProvider>::Cluster as $crate::Kind>::CRD,
                 <<$provider as $crate::InfrastructureProvider>::Machine as $crate::Kind>::CRD
+                $($(, <$identity as $crate::Kind>::CRD)+)?
             ]
         );
 

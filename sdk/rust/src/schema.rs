@@ -29,7 +29,8 @@ pub trait Schema {
 ///
 /// `#[kind(name = "SimulatedMachine", version = "v1beta1", status = MachineStatus, short = "sm",
 /// column("Phase", "string", ".status.phase", "What it does"))]` (`wide_column` for `-o wide`); `plural` where adding an `s` is wrong, and
-/// `no_template` for a kind without a `…Template`. What Cluster API's contract adds to spec, status and columns
+/// `no_template` for a kind without a `…Template`; `identity` for a cluster-scoped kind by which the operator lends credentials
+/// (`kinds.identities` of the manifest). What Cluster API's contract adds to spec, status and columns
 /// (conditions, `providerID`, `initialization`, …) is added by the host and must not be written here.
 pub trait Kind: Schema {
     /// `SimulatedMachine`.
@@ -179,6 +180,21 @@ mod tests {
     #[allow(dead_code)]
     struct Thing {
         name: String,
+    }
+
+    /// Whom to be.
+    #[derive(capstan_provider_macros::Schema, capstan_provider_macros::Kind)]
+    #[kind(name = "ThingIdentity", version = "v1", identity)]
+    #[allow(dead_code)]
+    struct ThingIdentity {
+        secret: String,
+    }
+
+    #[test]
+    fn an_identity_is_of_the_cluster() {
+        let crd: Value = serde_json::from_str(ThingIdentity::CRD).unwrap();
+        assert_eq!((&crd["scope"], &crd["template"]), (&json!("Cluster"), &json!(false)));
+        assert_eq!(crd["plural"], "thingidentities");
     }
 
     fn parsed(body: &str) -> Value {

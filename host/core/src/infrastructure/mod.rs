@@ -7,7 +7,7 @@
 mod facts;
 mod node;
 #[cfg(test)]
-mod scene;
+pub(crate) mod scene;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,6 +21,7 @@ use crate::cluster_input::{self, is_control_plane};
 use crate::conditions::Condition;
 use crate::contract::{Duty, Served};
 use crate::difference::{Draft, merge_patch};
+use crate::identity;
 use crate::needs::{BootstrapData, Offers, text};
 use crate::parts::{Desk, Job, bring_up, take_down};
 use crate::plan::{Plan, Urgency, Write};
@@ -158,7 +159,9 @@ pub fn decide(key: &ObjectKey, served: &Served, view: &dyn View, now: u64) -> Re
         }
         _ => false,
     };
-    let more = json!([offers.digest(), health.map(|condition| condition.status.as_str()), silent]);
+    let infrastructure_spec = infrastructure.as_deref().and_then(|infra| infra.at("/spec"));
+    let endpoints = identity::sources(view, served, &object, infrastructure_spec)?;
+    let more = json!([offers.digest(), health.map(|condition| condition.status.as_str()), silent, endpoints]);
     let inputs = cluster_input::inputs(&object, &digested, machine_input.as_ref(), more);
     let last = view.last_turn(key);
     let unpause = Condition::holds(&object, "Paused");

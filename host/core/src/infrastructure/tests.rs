@@ -48,6 +48,31 @@ fn a_machine_of_one_part_costs_three_writes_and_a_settled_one_none() {
 }
 
 #[test]
+fn a_changed_secret_or_policy_wakes_a_failing_machine_at_once() {
+    let mut scene = Scene::machine();
+    scene.served.endpoints = vec!["api".into()];
+    let credential = json!({"at": "/spec/credentialsRef", "kind": "Secret", "endpoint": "api", "header": {"A": "{t}"}});
+    scene.served.credentials = vec![serde_json::from_value(credential).unwrap()];
+    scene.edit(|machine| machine.set("/spec/credentialsRef", json!({"name": "token"})));
+    let secret = |token: &str| json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "token", "namespace": "n"}, "data": {"t": token}});
+    scene.world.put(secret("b2xk"));
+    scene.remote.error = Some(ProviderError::Unauthorized(reason("401")));
+    scene.once();
+    let turns = scene.turns;
+    scene.once();
+    assert_eq!(scene.turns, turns, "nothing has changed and it is not time");
+    scene.world.put(secret("bmV3"));
+    scene.once();
+    assert_eq!(scene.turns, turns + 1);
+    scene.once();
+    assert_eq!(scene.turns, turns + 1);
+    scene.world.put(json!({"apiVersion": "capstan.dev/v1alpha1", "kind": "EgressPolicy", "metadata": {"name": "lab"},
+        "spec": {"addresses": ["10.0.0.0/8"]}}));
+    scene.once();
+    assert_eq!(scene.turns, turns + 2);
+}
+
+#[test]
 fn what_a_settled_machine_has_lost_is_put_back() {
     let mut scene = Scene::machine();
     scene.settle();

@@ -15,6 +15,7 @@ pub fn derive(input: &DeriveInput) -> Result<TokenStream> {
     let mut short_names = Vec::<String>::new();
     let mut status = None::<Path>;
     let mut template = true;
+    let mut scope = "Namespaced";
     let mut columns = Vec::<Value>::new();
     for attribute in input.attrs.iter().filter(|a| a.path().is_ident("kind")) {
         attribute.parse_nested_meta(|meta| {
@@ -27,6 +28,7 @@ pub fn derive(input: &DeriveInput) -> Result<TokenStream> {
                 "short" => short_names.push(text(&meta)?),
                 "status" => status = Some(meta.value()?.parse::<Path>()?),
                 "no_template" => template = false,
+                "identity" => (template, scope) = (false, "Cluster"),
                 column @ ("column" | "wide_column") => {
                     let content;
                     syn::parenthesized!(content in meta.input);
@@ -52,12 +54,17 @@ pub fn derive(input: &DeriveInput) -> Result<TokenStream> {
     let kind = kind.ok_or_else(|| Error::new_spanned(name, "#[kind(name = \"…\")] is missing"))?;
     let version = version.ok_or_else(|| Error::new_spanned(name, "#[kind(version = \"…\")] is missing"))?;
     let singular = kind.to_lowercase();
-    let plural = plural.unwrap_or_else(|| format!("{singular}s"));
+    let plural = plural.unwrap_or_else(|| {
+        match singular.strip_suffix('y').filter(|stem| !stem.ends_with(['a', 'e', 'i', 'o', 'u'])) {
+            Some(stem) => format!("{stem}ies"),
+            None => format!("{singular}s"),
+        }
+    });
     let about = description(&input.attrs)
         .ok_or_else(|| Error::new_spanned(name, "a kind needs a doc comment: users read it in `kubectl explain`"))?;
 
     let head = json!({"kind": kind, "plural": plural, "singular": singular, "shortNames": short_names,
-        "scope": "Namespaced", "template": template})
+        "scope": scope, "template": template})
     .to_string();
     let head = head.trim_end_matches('}');
     let open = format!(
