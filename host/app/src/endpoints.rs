@@ -2,20 +2,23 @@
 //! gateway asks for.
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use capstan_api::capstan::{self as api, EgressPolicySpec, EndpointSpec, ProviderModuleSpec};
 use capstan_api::{Object, ObjectKey};
+use capstan_cluster::egress::{Egress, EgressError};
 use capstan_cluster::mirror::Mirror;
 use capstan_cluster::modules::{EGRESS_POLICY, ENDPOINT, GROUP};
 use capstan_core::view::{NotNow, Select};
 use capstan_gateway::{
     AssumeRole, CredentialKind, CredentialSource, Destination, Endpoints, Narrowed, Origin, Policy, Rate,
-    ReadOperation, SecretData,
+    ReadOperation, SecretData, Unreachable,
 };
 use serde_json::{Value, json};
 
@@ -48,6 +51,15 @@ impl Table {
             management.want(group, kind);
         }
         let _ = self.management.set(management.clone());
+    }
+
+    fn known_policy(&self, namespace: &str) -> Result<Policy, String> {
+        let management = self.management.get().ok_or("EgressPolicies are not known yet")?;
+        match management.list(GROUP, EGRESS_POLICY, "", &Select::All) {
+            Ok(policies) => Ok(policy_of(&policies, namespace)),
+            Err(NotNow::NoSuchKind { .. }) => Ok(Policy::default()),
+            Err(not_now) => Err(format!("EgressPolicies are not known yet: {not_now}")),
+        }
     }
 
     fn get(&self, key: &ObjectKey) -> Result<Option<Arc<Object>>, String> {
@@ -112,12 +124,22 @@ impl Endpoints for Table {
     }
 
     fn policy(&self, namespace: &str) -> Arc<Policy> {
-        let all = self.management.get().and_then(|m| m.list(GROUP, EGRESS_POLICY, "", &Select::All).ok());
-        Arc::new(policy_of(&all.unwrap_or_default(), namespace))
+        Arc::new(self.known_policy(namespace).unwrap_or_default())
     }
 
     fn granted_reads(&self, module: &str) -> Vec<(String, ReadOperation)> {
         read(&self.granted, |granted| granted.get(module).cloned().unwrap_or_default())
+    }
+}
+
+#[async_trait]
+impl Egress for Table {
+    async fn addresses(&self, namespace: &str, host: &str, port: u16) -> Result<Vec<SocketAddr>, EgressError> {
+        let policy = self.known_policy(namespace).map_err(EgressError::Unresolved)?;
+        capstan_gateway::resolve(&policy, host, port).await.map_err(|error| match error {
+            Unreachable::Refused(why) => EgressError::Refused(why.to_string()),
+            Unreachable::Unresolved(why) => EgressError::Unresolved(why),
+        })
     }
 }
 

@@ -78,6 +78,11 @@ impl Registry {
         self.table.read_from(management);
     }
 
+    /// What says where endpoints are and what may be reached.
+    pub fn endpoints(&self) -> Arc<Table> {
+        self.table.clone()
+    }
+
     fn read<T>(&self, read: impl FnOnce(&State) -> T) -> T {
         read(&self.state.read().unwrap_or_else(PoisonError::into_inner))
     }

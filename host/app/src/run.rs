@@ -44,6 +44,7 @@ pub async fn run(options: args::Run) -> Result<ExitCode> {
         rules: Arc::new(CoreRules::new(registry.clone(), options.controllers.iter().copied())),
         providers: registry.clone(),
         modules: Some(registry.clone()),
+        egress: registry.endpoints(),
         lease: Some((options.lease.clone(), format!("{}-{}", host.trim(), std::process::id()))),
         concurrency: CONCURRENCY,
         after_effect: None,

@@ -229,6 +229,7 @@ impl Plane {
             rules: Arc::new(CoreRules::new(registry.clone(), all)),
             providers: registry.clone(),
             modules: Some(registry.clone()),
+            egress: registry.endpoints(),
             lease: Some(("capstan".into(), state.kept.identity.clone())),
             concurrency: CONCURRENCY,
             after_effect: abort_after_effects()?,

@@ -20,6 +20,7 @@ use tracing::Instrument;
 
 use crate::apply::{AfterEffect, Applied, Applier, Stopped};
 use crate::dependencies::{Dependencies, Topic};
+use crate::egress::Egress;
 use crate::events::{Events, Note, Reference};
 use crate::lease::Lease;
 use crate::mirror::{Listener, Mirror, Notice};
@@ -59,6 +60,8 @@ pub struct Options {
     pub providers: Arc<dyn Providers>,
     /// Who loads them; `None`: ProviderModules and Endpoints are left alone.
     pub modules: Option<Arc<dyn Modules>>,
+    /// Where connections to workload clusters may lead.
+    pub egress: Arc<dyn Egress>,
     /// Name of the Lease and identity of this process; `None`: it is alone.
     pub lease: Option<(String, String)>,
     /// How many objects are worked on at once.
@@ -135,7 +138,7 @@ impl Runner {
                 wakeup.topics([&Topic::Connection(namespace.to_owned(), cluster.to_owned())]);
             })
         };
-        let workloads = Arc::new(Workloads::new(management.clone(), on_state, listener));
+        let workloads = Arc::new(Workloads::new(management.clone(), options.egress, on_state, listener));
         let _ = wakeup.workloads.set(Arc::downgrade(&workloads));
         let inner = Arc::new(Inner {
             applier: Applier::new(

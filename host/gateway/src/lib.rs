@@ -38,5 +38,5 @@ pub use policy::Policy;
 pub use protocol::Protocol;
 pub use recording::{Recorded, RecordedAnswer, Replay};
 pub use request::{Chunk, HttpError, Method, Request, Response};
-pub use transport::{Network, Transport, TransportError, WireRequest, WireResponse};
+pub use transport::{Network, Transport, TransportError, Unreachable, WireRequest, WireResponse, resolve};
 pub use turn::{Call, Gateway, Limits, Session, TurnScope};

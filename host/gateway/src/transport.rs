@@ -125,13 +125,53 @@ impl reqwest::dns::Resolve for Permitted {
     fn resolve(&self, name: reqwest::dns::Name) -> reqwest::dns::Resolving {
         let policy = self.0.clone();
         Box::pin(async move {
-            let name = name.as_str().to_owned();
-            let found: Vec<_> = tokio::net::lookup_host((name.as_str(), 0)).await?.map(|a| a.ip()).collect();
-            let permitted = policy::permitted(&policy, &found).map_err(|why| format!("{name} resolves to {why}"))?;
-            let addresses: Vec<SocketAddr> = permitted.into_iter().map(|ip| SocketAddr::new(ip, 0)).collect();
+            let addresses = lookup(&policy, name.as_str(), 0).await?;
             Ok(Box::new(addresses.into_iter()) as reqwest::dns::Addrs)
         })
     }
+}
+
+/// Why there is no address to dial.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unreachable {
+    /// The policy does not allow it.
+    #[error("{0}")]
+    Refused(String),
+    /// The name cannot be resolved now.
+    #[error("{0}")]
+    Unresolved(String),
+}
+
+/// The addresses of a host that the policy permits: to be dialled by others than this crate. An address counts in
+/// whatever spelling.
+///
+/// # Errors
+/// When there is none.
+pub async fn resolve(policy: &Policy, host: &str, port: u16) -> Result<Vec<SocketAddr>, Unreachable> {
+    let bracketed = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
+    let malformed = || Unreachable::Refused(format!("{host:?} is no host"));
+    let url = reqwest::Url::parse(&format!("https://{bracketed}/")).map_err(|_| malformed())?;
+    match policy::check_url(policy, &url).map_err(|why| Unreachable::Refused(why.to_string()))? {
+        Some(name) => lookup(policy, name, port).await,
+        None => {
+            let text = url.host_str().unwrap_or_default();
+            let address = text.trim_start_matches('[').trim_end_matches(']').parse().map_err(|_| malformed())?;
+            Ok(vec![SocketAddr::new(address, port)])
+        }
+    }
+}
+
+/// The addresses of a name that the policy permits.
+async fn lookup(policy: &Policy, name: &str, port: u16) -> Result<Vec<SocketAddr>, Unreachable> {
+    let found = tokio::net::lookup_host((name, port)).await;
+    let found = found.map_err(|error| Unreachable::Unresolved(format!("{name} cannot be resolved: {error}")))?;
+    let found: Vec<_> = found.map(|address| address.ip()).collect();
+    if found.is_empty() {
+        return Err(Unreachable::Unresolved(format!("{name} has no address")));
+    }
+    let permitted =
+        policy::permitted(policy, &found).map_err(|why| Unreachable::Refused(format!("{name} resolves to {why}")))?;
+    Ok(permitted.into_iter().map(|ip| SocketAddr::new(ip, port)).collect())
 }
 
 impl Network {

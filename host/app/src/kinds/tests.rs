@@ -134,6 +134,7 @@ async fn addresses_are_given_and_templates_told_by_a_running_plane() {
         providers: plane.registry.clone(),
         modules: None,
         lease: None,
+        egress: plane.registry.endpoints(),
         concurrency: 8,
         after_effect: None,
     });
