@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use capstan_api::{Gvk, Object, ObjectKey};
-use capstan_apiserver::{ApiServer, Authentication, Database, Durability, Options, User, server_config};
+use capstan_apiserver::{ApiServer, Authentication, Database, Options, User, server_config};
 use capstan_cluster::apply::AfterEffect;
 use capstan_cluster::crds;
 use capstan_cluster::kinds::builtin;
@@ -174,7 +174,7 @@ impl Plane {
         let listener = listen(options.port).await?;
         let port = listener.local_addr().context("find the API server's port")?.port();
         let pki = Pki::load(state)?;
-        let database = Database::open(&state.join(state_dir::OBJECTS), Durability::Immediate)?;
+        let database = Database::open(&state.join(state_dir::OBJECTS))?;
         let kinds = ProviderKinds::default();
         let server = ApiServer::new(Options {
             store: database.store("management")?,

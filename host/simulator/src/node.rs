@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use capstan_apiserver::{Database, Durability, Store};
+use capstan_apiserver::{Database, Store};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
@@ -338,7 +338,7 @@ impl Node {
         if let Some(old) = services.database.take() {
             old.close();
         }
-        let database = Database::open(&path, Durability::Immediate).map_err(other)?;
+        let database = Database::open(&path).map_err(other)?;
         let store = database.store("cluster").map_err(other)?;
         services.database = Some(database);
         Ok(store)

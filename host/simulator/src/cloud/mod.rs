@@ -35,7 +35,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use capstan_apiserver::{Database, Durability, Store, StoreError};
+use capstan_apiserver::{Database, Store, StoreError};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -120,7 +120,7 @@ impl Simulator {
             None => (None, Contents::default()),
         };
         let database = match &options.state {
-            Some(directory) => Some(Database::open(&directory.join("workloads.redb"), Durability::Immediate)?),
+            Some(directory) => Some(Database::open(&directory.join("workloads.redb"))?),
             None => None,
         };
         let cloud = Arc::new_cyclic(|own| Cloud {
