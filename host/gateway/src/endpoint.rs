@@ -138,7 +138,7 @@ pub struct CredentialReference {
     /// Key of PEM certificates to trust, where the Secret has it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ca: Option<String>,
-    /// Headers; `{key}` in a value stands for the Secret's entry of that key.
+    /// Headers; `{key}` in a value stands for the Secret's entry of that key, `{key:shown}` for one that is no secret.
     #[serde(default)]
     pub header: BTreeMap<String, String>,
 }
