@@ -7,8 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context as _, bail, ensure};
 
-use super::life::{Life, Living, Setting};
+use super::life::{Life, Living};
+use super::server::Setting;
 use crate::fault::{self, Fault, Strike};
+use crate::proxy::Exchange;
 
 /// How long an outage lasts (milliseconds of the management cluster's time).
 pub const OUTAGE: u64 = 300_000;
@@ -119,8 +121,12 @@ pub struct Reference {
     pub changing: Vec<usize>,
     /// Steps of turns.
     pub steps: usize,
+    /// The API may show the past for a while after a change.
+    pub stale: bool,
     /// Parts of the object.
     pub parts: usize,
+    /// The most exchanges of one turn.
+    pub busiest_turn: usize,
     /// Exchanges of one look at the settled object, without those that serve many.
     pub at_rest: usize,
 }
@@ -146,18 +152,18 @@ impl Reference {
         living.repeat = repeat;
         living.settle().await.context("coming up")?;
         let up = sorted(setting).await?;
-        let exchanges_up = setting.proxy.exchanges().len();
+        let exchanges_up = setting.proxy.look(<[_]>::len);
         let mut changed = up.clone();
         if let Some(change) = life.change {
             change(&mut living.world);
             living.settle().await.context("being changed")?;
             changed = sorted(setting).await?;
         }
-        let (exchanges, writes) = (setting.proxy.exchanges().len(), living.world.writes.len());
+        let (exchanges, writes) = (setting.proxy.look(<[_]>::len), living.world.writes.len());
         living.pass(80_000).await;
         living.once().await?;
-        let all = setting.proxy.exchanges();
-        let at_rest = all.iter().skip(exchanges).filter(|exchange| !setting.server.is_shared(exchange)).count();
+        let own = |all: &[Exchange]| all.iter().skip(exchanges).filter(|e| !setting.server.is_shared(e)).count();
+        let at_rest = setting.proxy.look(own);
         let written = living.world.writes.get(writes..).unwrap_or_default();
         ensure!(written.is_empty(), "a settled object was written: {written:?}");
         living.delete();
@@ -168,10 +174,12 @@ impl Reference {
             up,
             changed,
             exchanges_up,
-            exchanges: setting.proxy.exchanges().len(),
+            exchanges: setting.proxy.look(<[_]>::len),
+            busiest_turn: living.busiest_turn,
             changes: living.changes(),
             changing: all_changing(setting),
             steps: living.steps,
+            stale: living.may_be_stale(),
             parts: living.parts,
             at_rest,
         })
@@ -186,14 +194,15 @@ impl Reference {
     }
 
     /// Every case of this life: each fault at each exchange, a host killed there, a host killed at each step, outages
-    /// at each exchange, and `series` seeds.
-    pub fn cases(&self, stale: bool, series: u64) -> Vec<Case> {
+    /// at each exchange, and `series` seeds. Stale reads are among the faults where the manifest says that this API has
+    /// any.
+    pub fn cases(&self, series: u64) -> Vec<Case> {
         let mut all = Vec::new();
         let kills = [Fault::DropRequest, Fault::DropResponse, Fault::Late];
         for hasty in [false, true] {
             let mut add = |trouble| all.push(Case { trouble, hasty });
             for number in 0..if hasty { self.exchanges_up } else { self.exchanges } {
-                for fault in Fault::all(stale) {
+                for fault in Fault::all(self.stale) {
                     add(Trouble::Exchange(number, fault));
                 }
                 for fault in kills {
@@ -218,8 +227,11 @@ impl Reference {
 
 /// The numbers of the exchanges that changed something.
 fn all_changing(setting: &Setting<'_>) -> Vec<usize> {
-    let all = setting.proxy.exchanges();
-    all.iter().enumerate().filter(|(_, exchange)| setting.server.changes(exchange)).map(|(number, _)| number).collect()
+    let changing = |all: &[Exchange]| {
+        let all = all.iter().enumerate();
+        all.filter(|(_, exchange)| setting.server.changes(exchange)).map(|(number, _)| number).collect()
+    };
+    setting.proxy.look(changing)
 }
 
 async fn sorted(setting: &Setting<'_>) -> anyhow::Result<Vec<String>> {
@@ -299,15 +311,15 @@ impl Case {
         living.everything_arrives().await;
         let left = setting.server.left().await?;
         ensure!(left.is_empty(), "after all that was under way has arrived there is {left:?}");
-        let outcome = Outcome { changes: living.changes(), exchanges: setting.proxy.exchanges().len() };
+        let outcome = Outcome { changes: living.changes(), exchanges: setting.proxy.look(<[_]>::len) };
         let most = reference.changes + self.trouble.allowance();
         ensure!(outcome.changes <= most, "{} changing calls, at most {most} were to be expected", outcome.changes);
         Ok(outcome)
     }
 
     async fn stage(&self, living: &mut Living<'_>, over: &AtomicBool, stage: Stage) -> anyhow::Result<()> {
-        let proxy = living.setting.proxy;
-        let struck = || proxy.exchanges().iter().any(|exchange| exchange.strike.is_some());
+        let proxy = &living.setting.proxy;
+        let struck = || proxy.look(|all| all.iter().any(|exchange| exchange.strike.is_some()));
         if let Trouble::Outage(..) = self.trouble {
             // Until it is over the object must neither go nor give up; that it recovers is what comes after.
             for _ in 0..2_000 {
@@ -320,7 +332,7 @@ impl Case {
                 }
                 living.pass(again.unwrap_or_default().max(1)).await;
                 if again.is_some_and(|after| after > 0) {
-                    tokio::time::sleep(living.setting.pace).await;
+                    living.pause().await;
                 }
             }
             if !over.load(Ordering::Relaxed) {
@@ -345,7 +357,7 @@ impl Case {
                     return Ok(());
                 }
                 living.pass(again.unwrap_or_default().max(1)).await;
-                tokio::time::sleep(living.setting.pace).await;
+                living.pause().await;
             }
             bail!("it neither came up nor was struck: {}", living.said());
         }
@@ -374,8 +386,8 @@ mod tests {
 
     #[test]
     fn cases_read_back_as_they_are_written() {
-        let reference = Reference { exchanges: 3, exchanges_up: 2, steps: 2, ..Reference::default() };
-        let all = reference.cases(true, 5);
+        let reference = Reference { exchanges: 3, exchanges_up: 2, steps: 2, stale: true, ..Reference::default() };
+        let all = reference.cases(5);
         assert!(all.len() > 60, "{}", all.len());
         for case in all {
             assert_eq!(case.to_string().parse::<Case>(), Ok(case), "{case}");
