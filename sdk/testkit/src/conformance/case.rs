@@ -35,7 +35,7 @@ pub enum Trouble {
 pub struct Case {
     /// What strikes.
     pub trouble: Trouble,
-    /// The object is deleted as soon as the trouble has struck while it came up.
+    /// The object is deleted as soon as the trouble has struck while it came up or was changed.
     pub hasty: bool,
 }
 
@@ -86,6 +86,14 @@ impl Trouble {
         }
     }
 
+    /// The exchange that it strikes, or begins with.
+    fn exchange(&self) -> Option<usize> {
+        match self {
+            Self::Exchange(number, _) | Self::Kill(number, _) | Self::Outage(number, _) => Some(*number),
+            Self::Step(..) | Self::Series(_) => None,
+        }
+    }
+
     /// More changing calls than a life without trouble makes that are to be expected at the most.
     fn allowance(&self) -> usize {
         match self {
@@ -113,6 +121,8 @@ pub struct Reference {
     pub changed: Vec<String>,
     /// Exchanges until it was up.
     pub exchanges_up: usize,
+    /// Exchanges until it was changed.
+    pub exchanges_changed: usize,
     /// Exchanges of the whole life.
     pub exchanges: usize,
     /// Those that changed something.
@@ -174,6 +184,7 @@ impl Reference {
             up,
             changed,
             exchanges_up,
+            exchanges_changed: exchanges,
             exchanges: setting.proxy.look(<[_]>::len),
             busiest_turn: living.busiest_turn,
             changes: living.changes(),
@@ -201,7 +212,7 @@ impl Reference {
         let kills = [Fault::DropRequest, Fault::DropResponse, Fault::Late];
         for hasty in [false, true] {
             let mut add = |trouble| all.push(Case { trouble, hasty });
-            for number in 0..if hasty { self.exchanges_up } else { self.exchanges } {
+            for number in 0..if hasty { self.exchanges_changed } else { self.exchanges } {
                 for fault in Fault::all(self.stale) {
                     add(Trouble::Exchange(number, fault));
                 }
@@ -288,23 +299,25 @@ impl Case {
                 setting.proxy.set(fault::seeded(seed, rarity, faults, 4));
             }
         }
-        self.stage(&mut living, &over, Stage::Up).await.context("coming up")?;
-        if !self.hasty {
+        // A trouble that is to strike the change has the object come up first.
+        let early = self.hasty && self.trouble.exchange().is_none_or(|number| number < reference.exchanges_up);
+        self.stage(&mut living, &over, early).await.context("coming up")?;
+        if !early {
             let up = sorted(setting).await?;
             ensure!(up == reference.up, "up, it has {up:?} on the server; it should have {:?}", reference.up);
             if let Some(change) = life.change {
                 change(&mut living.world);
-                self.stage(&mut living, &over, Stage::Changed).await.context("being changed")?;
+                self.stage(&mut living, &over, self.hasty).await.context("being changed")?;
                 let changed = sorted(setting).await?;
                 ensure!(
-                    changed == reference.changed,
+                    self.hasty || changed == reference.changed,
                     "changed, it has {changed:?} on the server; it should have {:?}",
                     reference.changed
                 );
             }
         }
         living.delete();
-        self.stage(&mut living, &over, Stage::Gone).await.context("being deleted")?;
+        self.stage(&mut living, &over, false).await.context("being deleted")?;
         ensure!(living.object().is_none(), "it is not gone: {}", living.said());
         let left = setting.server.left().await?;
         ensure!(left.is_empty(), "the object is gone and there is {left:?}");
@@ -317,7 +330,8 @@ impl Case {
         Ok(outcome)
     }
 
-    async fn stage(&self, living: &mut Living<'_>, over: &AtomicBool, stage: Stage) -> anyhow::Result<()> {
+    /// Lives on until nothing happens any more; `hasty`: or until the trouble has struck.
+    async fn stage(&self, living: &mut Living<'_>, over: &AtomicBool, hasty: bool) -> anyhow::Result<()> {
         let proxy = &living.setting.proxy;
         let struck = || proxy.look(|all| all.iter().any(|exchange| exchange.strike.is_some()));
         if let Trouble::Outage(..) = self.trouble {
@@ -349,7 +363,7 @@ impl Case {
             }
             return living.settle().await;
         }
-        if self.hasty && stage == Stage::Up {
+        if hasty {
             for _ in 0..2_000 {
                 let again = living.once().await?;
                 let series = matches!(self.trouble, Trouble::Series(_));
@@ -363,13 +377,6 @@ impl Case {
         }
         living.settle().await
     }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Stage {
-    Up,
-    Changed,
-    Gone,
 }
 
 fn struck(strike: Option<Strike>) -> String {
@@ -386,7 +393,14 @@ mod tests {
 
     #[test]
     fn cases_read_back_as_they_are_written() {
-        let reference = Reference { exchanges: 3, exchanges_up: 2, steps: 2, stale: true, ..Reference::default() };
+        let reference = Reference {
+            exchanges: 3,
+            exchanges_up: 1,
+            exchanges_changed: 2,
+            steps: 2,
+            stale: true,
+            ..Reference::default()
+        };
         let all = reference.cases(5);
         assert!(all.len() > 60, "{}", all.len());
         for case in all {

@@ -103,7 +103,7 @@ impl View for Living<'_> {
 /// How a turn ended.
 enum End {
     /// With this plan, carried out.
-    Finished(Plan),
+    Finished(Box<Plan>),
     /// What it wrote was out of date: the object is decided again.
     Abandoned,
     /// The host died in it.
@@ -343,7 +343,7 @@ impl<'a> Living<'a> {
                         }
                         self.world.apply_writes(std::slice::from_ref(write));
                     }
-                    return Ok(if death.is_some() { End::Died } else { End::Finished(plan) });
+                    return Ok(if death.is_some() { End::Died } else { End::Finished(Box::new(plan)) });
                 }
             };
             if death.is_some() {

@@ -73,7 +73,7 @@ impl Suite<'_> {
     /// # Errors
     /// When there is no world to live in, or the life fails without trouble.
     pub fn faults(&self, extent: &Extent, worlds: usize) -> anyhow::Result<Report> {
-        let mut report = Report { summary: format!("# {}\n\n", self.name), ..Report::default() };
+        let mut report = Report { summary: format!("## {}\n\n", self.name), ..Report::default() };
         for life in &self.lives {
             let Some(mut summary) = self.life(life, extent, worlds)? else { continue };
             let _ = writeln!(report.summary, "{}", summary.markdown());

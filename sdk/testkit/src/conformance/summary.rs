@@ -54,7 +54,7 @@ impl Summary {
     pub fn markdown(&self) -> String {
         let r = &self.reference;
         let cases = self.cases();
-        let mut text = format!("## {}\n\n", self.life);
+        let mut text = format!("### {}\n\n", self.life);
         let _ = writeln!(
             text,
             "Without trouble: {} exchanges, {} of them changing, {} steps; up, it has {} on the server; one look at the \
