@@ -380,6 +380,7 @@ impl Session {
             response,
             effect,
         };
+        tracing::debug!(?object, ?exchange, "on record");
         self.gateway.ledger.record(object, exchange);
     }
 
