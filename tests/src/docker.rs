@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::plane::root;
+use crate::plane::{root, skip};
 
 /// An engine; one that was started here ends when this is dropped.
 pub struct Engine {
@@ -26,12 +26,7 @@ impl Engine {
             return Ok(Some(Self { socket, daemon: None }));
         }
         if Command::new("dockerd").arg("--version").output().is_err() {
-            eprintln!(
-                "SKIPPED: the Docker scenario: no engine answers and dockerd is not installed (apt-get install docker.io)"
-            );
-            let skips = root().join("target/test-skips");
-            let known = std::fs::read_to_string(&skips).unwrap_or_default();
-            std::fs::write(&skips, format!("{known}the Docker scenario: no engine\n"))?;
+            skip("the Docker scenario: no engine answers and dockerd is not installed (apt-get install docker.io)")?;
             return Ok(None);
         }
         let dir = tempfile::tempdir()?;

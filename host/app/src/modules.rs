@@ -4,8 +4,10 @@
 //! goes on. Turns begun before a change end on the component they began with.
 
 use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::io::Write as _;
 use std::path::PathBuf;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -59,10 +61,21 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// None loaded yet.
-    pub fn new(engine: Engine) -> Arc<Self> {
+    /// None loaded yet. Each exchange of providers is also written to the recording, where there is one.
+    pub fn new(engine: Engine, recording: Option<File>) -> Arc<Self> {
         let table = Arc::new(Table::default());
-        let gateway = Arc::new(Gateway::new(table.clone(), Arc::new(capstan_gateway::Network::new())));
+        let mut gateway = Gateway::new(table.clone(), Arc::new(capstan_gateway::Network::new()));
+        if let Some(file) = recording {
+            let file = Mutex::new(file);
+            gateway = gateway.recorded_by(move |recorded| {
+                let line = format!("{}\n", recorded.to_line());
+                let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
+                if let Err(error) = file.write_all(line.as_bytes()) {
+                    tracing::warn!(%error, "the recording cannot be written");
+                }
+            });
+        }
+        let gateway = Arc::new(gateway);
         Arc::new(Self {
             engine,
             gateway,

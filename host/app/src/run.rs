@@ -17,7 +17,7 @@ use crate::manifest;
 use crate::modules::Registry;
 use crate::rules::CoreRules;
 use crate::state_dir;
-use crate::up::CONCURRENCY;
+use crate::up::{CONCURRENCY, recording};
 
 /// Runs until SIGINT or SIGTERM.
 ///
@@ -37,7 +37,8 @@ pub async fn run(options: args::Run) -> Result<ExitCode> {
     };
     let cache = path.join("cache");
     std::fs::create_dir_all(&cache).with_context(|| format!("cannot make {}", cache.display()))?;
-    let registry = Registry::new(Engine::new(EngineConfig::new(cache).context("find the running program")?)?);
+    let engine = Engine::new(EngineConfig::new(cache).context("find the running program")?)?;
+    let registry = Registry::new(engine, options.record.as_deref().map(recording).transpose()?);
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let runner = Runner::start(runner::Options {
         client,

@@ -215,7 +215,7 @@ impl Plane {
         let simulator = start_simulator(state).await?;
         let mut config = EngineConfig::new(state.directory("cache")?).context("find the running program")?;
         config.threads = config.threads.max(2);
-        let registry = Registry::new(Engine::new(config)?);
+        let registry = Registry::new(Engine::new(config)?, options.record.as_deref().map(recording).transpose()?);
         kinds.ask(&registry);
         let all = [
             Controllers::Core,
@@ -395,6 +395,17 @@ impl Plane {
         let database = self.database;
         let _ = tokio::task::spawn_blocking(move || database.close()).await;
     }
+}
+
+/// Opens a recording, to be added to.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn recording(path: &Path) -> Result<std::fs::File> {
+    use std::os::unix::fs::OpenOptionsExt as _;
+    let mut options = std::fs::OpenOptions::new();
+    let opened = options.create(true).append(true).mode(0o600).open(path);
+    opened.with_context(|| format!("cannot write the recording {}", path.display()))
 }
 
 fn is_ready(lines: &[Line]) -> bool {

@@ -202,7 +202,9 @@ impl Runner {
     /// Whether nothing is known of the object that only a first decision by this process could tell: it was decided, or
     /// is of a kind that is not decided here.
     pub fn has_looked_at(&self, key: &ObjectKey) -> bool {
-        !self.inner.wakeup.is_decided(&key.group, &key.kind) || self.inner.dependencies.knows(key)
+        // What says how providers run is looked at elsewhere, and nothing depends on a decision about it.
+        modules::is_for_modules(key)
+            || !self.inner.wakeup.is_decided(&key.group, &key.kind) || self.inner.dependencies.knows(key)
     }
 
     /// Counts up with every change of the management cluster's caches and every decision.

@@ -49,7 +49,8 @@ pub struct CredentialReference {
     /// Key of PEM certificates to trust, where the Secret has it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ca: Option<String>,
-    /// The Secret becomes headers; `{key}` in a value stands for its entry of that key.
+    /// The Secret becomes headers; `{key}` in a value stands for its entry of that key, `{key:shown}` for one that is no
+    /// secret (the name of a token) and stays in answers.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub header: BTreeMap<String, String>,
     /// The Secret holds keys with which requests are signed (AWS Signature Version 4).

@@ -89,7 +89,9 @@ impl Problem {
                     None => problem,
                 }
             }
-            ProviderError::Unauthorized(reason) => Self::new("Unauthorized", because(reason)),
+            ProviderError::Unauthorized(reason) if reason.code.is_empty() => Self::new("Unauthorized", because(reason)),
+            // Whether it is the credential or a right that is missing, the provider knows.
+            ProviderError::Unauthorized(reason) => Self::new(&reason.code, because(reason)),
             ProviderError::Invalid(violations) => {
                 let all: Vec<String> = violations.iter().map(|v| format!("{}: {}", v.path, v.message)).collect();
                 let mut problem = Self::new("InvalidSpec", all.join("; "));

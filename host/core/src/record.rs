@@ -147,6 +147,24 @@ impl PartRecord {
         }
     }
 
+    /// Why its absence does not count yet, for a person.
+    pub fn doubt(&self, part: &str) -> String {
+        if self.confirmed {
+            return format!("{part} was there and is not shown; this API may show the past for a moment");
+        }
+        format!("it is not known whether {part} was created; its absence does not count yet")
+    }
+
+    /// Notes that what was to be created is there. Where reads may show the past, the next may still show it absent: the
+    /// intent stays on record, as one that is answered, and once the window has passed it says nothing any more.
+    pub fn shown(&mut self, now: u64, limits: Limits) {
+        let intent = self.intent.take().filter(|_| limits.window > 0);
+        self.intent = intent.map(|intent| match intent.effect {
+            Effect::Unknown => Intent { effect: Effect::Answered, at: now, ..intent },
+            Effect::Answered | Effect::NotSent => intent,
+        });
+    }
+
     /// Notes that a deletion was accepted of what was seen last. Nothing is noted where reads never show the past.
     pub fn deleted(&mut self, now: u64, limits: Limits) {
         self.deletion = (limits.window > 0).then(|| Deletion { at: now, state: self.state_digest() });

@@ -40,7 +40,7 @@ pub enum CredentialKind {
         /// Key of the password.
         password: String,
     },
-    /// Headers; `{key}` in a value stands for the Secret's entry of that key.
+    /// Headers; `{key}` in a value stands for the Secret's entry of that key, `{key:shown}` for one that is no secret.
     Headers(Vec<(String, String)>),
     /// A TLS client certificate: entries `tls.crt` and `tls.key`, PEM.
     ClientCertificate,
@@ -133,6 +133,9 @@ impl fmt::Debug for Credential {
     }
 }
 
+/// Behind a key in a template: the entry is no secret, such as the name of a token, which an API shows in much of what it says.
+const SHOWN: &str = ":shown";
+
 /// Headers that no credential may be.
 const NOT_A_CREDENTIAL: &[&str] = &[
     "host",
@@ -175,9 +178,12 @@ impl Credential {
             CredentialKind::Headers(templates) => {
                 let (mut headers, mut secrets) = (Vec::new(), Vec::new());
                 for (header, template) in templates {
-                    let value = fill(template, |key| {
+                    let value = fill(template, |name| {
+                        let (key, is_shown) = name.strip_suffix(SHOWN).map_or((name, false), |key| (key, true));
                         let value = entry(key)?;
-                        secrets.push(value.clone());
+                        if !is_shown {
+                            secrets.push(value.clone());
+                        }
                         Ok(value)
                     })?;
                     headers.push((header.clone(), value));
@@ -335,6 +341,12 @@ mod tests {
         let token = read(CredentialKind::Headers(template), &[("token", "u@pve!t"), ("secret", "s-e-c\n")]).unwrap();
         assert_eq!(header(&token), "authorization: PVEAPIToken=u@pve!t=s-e-c");
         assert_eq!(format!("{token:?}"), "Headers");
+        let hidden = |credential: &Credential| credential.secrets().contains(&Bytes::from("u@pve!t"));
+        assert!(hidden(&token));
+        let template = vec![("Authorization".to_owned(), "PVEAPIToken={token:shown}={secret}".to_owned())];
+        let named = read(CredentialKind::Headers(template), &[("token", "u@pve!t"), ("secret", "s-e-c\n")]).unwrap();
+        assert_eq!(header(&named), header(&token));
+        assert!(!hidden(&named) && named.secrets().contains(&Bytes::from("s-e-c")), "only its name is shown");
     }
 
     #[test]

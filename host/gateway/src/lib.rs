@@ -14,6 +14,7 @@
 //! - a guest never sees a credential, and secrets are in no error, log line or ledger entry.
 
 mod aws;
+mod clock;
 mod credential;
 mod endpoint;
 mod gate;
@@ -28,6 +29,7 @@ mod shared;
 mod transport;
 mod turn;
 
+pub use clock::{Clock, RealTime};
 pub use capstan_core::identity::{CredentialReference, RolePointers};
 pub use credential::{AssumeRole, AwsKeys, Credential, CredentialKind, CredentialSource, SecretData, SigningScope};
 pub use endpoint::{Declared, Destination, EndpointConfig, Endpoints, MAX_REQUEST, Origin, Signing};

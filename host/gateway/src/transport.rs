@@ -10,6 +10,7 @@ use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
 
 use crate::aws::{self, Sessions};
+use crate::clock::{Clock, RealTime};
 use crate::credential::{AwsKeys, Credential};
 use crate::gate::{Admitted, Gate};
 use crate::policy::{self, Policy};
@@ -85,11 +86,18 @@ pub trait Transport: Send + Sync {
 ///
 /// It keeps the endpoint's policy, rate and pauses, adds its credential, and sends a request again by itself only where
 /// that cannot do anything twice.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Network {
     clients: Mutex<HashMap<ClientKey, reqwest::Client>>,
     gates: Mutex<HashMap<GateKey, Arc<Gate>>>,
     sessions: Sessions,
+    clock: Arc<dyn Clock>,
+}
+
+impl Default for Network {
+    fn default() -> Self {
+        Self::timed_by(Arc::new(RealTime))
+    }
 }
 
 /// Connections are shared by endpoints of one origin, trust, client certificate and policy.
@@ -177,9 +185,14 @@ async fn lookup(policy: &Policy, name: &str, port: u16) -> Result<Vec<SocketAddr
 impl Network {
     /// No connection yet.
     pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// No connection yet; pauses are measured by this clock.
+    pub fn timed_by(clock: Arc<dyn Clock>) -> Self {
         // Fails when a provider is installed already: reqwest is content with any.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        Self::default()
+        Self { clients: Mutex::default(), gates: Mutex::default(), sessions: Sessions::default(), clock }
     }
 
     fn client(&self, endpoint: &EndpointConfig) -> Result<reqwest::Client, String> {
@@ -302,7 +315,7 @@ fn permitted(endpoint: &EndpointConfig) -> Result<(), TransportError> {
 impl Transport for Network {
     async fn admit(&self, endpoint: &EndpointConfig) -> Result<Admitted, TransportError> {
         permitted(endpoint)?;
-        let admitted = self.gate(endpoint).admit(endpoint.rate).await;
+        let admitted = self.gate(endpoint).admit(endpoint.rate, &*self.clock).await;
         let admitted = admitted.map_err(|why| TransportError::NotSent(format!("{}: {why}", endpoint.origin)))?;
         // So that nothing takes time any more once the request may go.
         self.keys(endpoint).await.map_err(TransportError::NotSent)?;
@@ -338,7 +351,7 @@ impl Transport for Network {
                     _ => false,
                 };
                 match pauses.next().filter(|_| again) {
-                    Some(pause) => tokio::time::sleep(*pause).await,
+                    Some(pause) => self.clock.sleep_until(self.clock.now() + *pause).await,
                     None => return answer,
                 }
             }
@@ -347,7 +360,7 @@ impl Transport for Network {
             Ok(answer) => answer,
             Err(_) => Err(TransportError::NoAnswer(format!("{} did not answer within {seconds} s", endpoint.origin))),
         };
-        self.gate(endpoint).learn(endpoint.protocol, &answer);
+        self.gate(endpoint).learn(endpoint.protocol, &answer, self.clock.now());
         if let (Ok(response), Credential::Aws { keys, roles, scope }) = (&answer, &endpoint.credential)
             && aws::session_refused(response)
         {

@@ -2,14 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use capstan_api::ObjectKey;
 use capstan_core::contract::Effect;
 use capstan_core::turn::TurnInput;
 use sha2::{Digest, Sha256};
+use tokio::time::Instant;
 use tracing::Instrument;
 
+use crate::clock::{Clock, RealTime};
 use crate::endpoint::{self, Asker, Declared, EndpointConfig, Endpoints};
 use crate::ledger::{self, Exchange, Ledger};
 use crate::recording::{Recorded, RecordedAnswer};
@@ -65,6 +67,7 @@ pub struct Gateway {
     transport: Arc<dyn Transport>,
     ledger: Ledger,
     shared: Shared,
+    clock: Arc<dyn Clock>,
     recorder: Option<Recorder>,
 }
 
@@ -74,7 +77,21 @@ type Recorder = Box<dyn Fn(&Recorded) + Send + Sync>;
 impl Gateway {
     /// A gateway over configured endpoints and a way to reach them.
     pub fn new(endpoints: Arc<dyn Endpoints>, transport: Arc<dyn Transport>) -> Self {
-        Self { endpoints, transport, ledger: Ledger::default(), shared: Shared::default(), recorder: None }
+        Self {
+            endpoints,
+            transport,
+            ledger: Ledger::default(),
+            shared: Shared::default(),
+            clock: Arc::new(RealTime),
+            recorder: None,
+        }
+    }
+
+    /// Measures time by this clock: how old a shared answer is, and how long a turn lasts.
+    #[must_use]
+    pub fn timed_by(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.clock = clock;
+        self
     }
 
     /// Also tells each exchange, without secrets, to whoever records.
@@ -96,7 +113,7 @@ impl Gateway {
             declared: declared.to_vec(),
             resolved: BTreeMap::new(),
             scope,
-            began: Instant::now(),
+            began: self.clock.now(),
             sent: 0,
             change: None,
         }
@@ -167,7 +184,7 @@ impl Session {
         }
         // Until the answer is here, and if this future is dropped on the way, nobody knows.
         self.change = Some(Effect::Unknown);
-        self.gateway.shared.changed(&self.scope.object);
+        self.gateway.shared.changed(&self.scope.object, self.gateway.clock.now());
         let (at, began) = (SystemTime::now(), Instant::now());
         let answer = self.exchange(call, &request, &checked).await;
         drop(admitted);
@@ -177,7 +194,7 @@ impl Session {
             _ => Effect::Unknown,
         };
         self.change = Some(effect);
-        self.gateway.shared.changed(&self.scope.object);
+        self.gateway.shared.changed(&self.scope.object, self.gateway.clock.now());
         self.record(call, &request, &checked, &answer, (at, began), Some(effect));
         self.finish(&checked, answer)
     }
@@ -211,7 +228,7 @@ impl Session {
     }
 
     fn check(&mut self, call: Call<'_>, request: &Request) -> Result<Checked, HttpError> {
-        if self.sent >= self.scope.limits.requests || self.began.elapsed() > self.scope.limits.time {
+        if self.sent >= self.scope.limits.requests || self.gateway.clock.now() - self.began > self.scope.limits.time {
             return Err(HttpError::BudgetSpent);
         }
         let endpoint = self.endpoint(&request.endpoint)?;
@@ -258,10 +275,11 @@ impl Session {
             return self.read_now(call, request, &checked).await.1;
         };
         let shared = &self.gateway.shared;
-        let place = shared.place(read_key(&self.scope.object.namespace, &checked));
+        let place = shared.place(read_key(&self.scope.object.namespace, &checked), self.gateway.clock.now());
         let mut answer = place.lock().await;
         let max_age = Duration::from_millis(max_age);
-        if let Some(response) = answer.as_ref().and_then(|a| shared.serves(a, max_age, &self.scope.object)) {
+        let now = self.gateway.clock.now();
+        if let Some(response) = answer.as_ref().and_then(|a| shared.serves(a, max_age, &self.scope.object, now)) {
             return Ok(response);
         }
         let (asked, result) = self.read_now(call, request, &checked).await;
@@ -277,7 +295,7 @@ impl Session {
     ) -> (Instant, Result<Response, HttpError>) {
         let (at, began) = (SystemTime::now(), Instant::now());
         let admitted = self.gateway.transport.admit(&checked.endpoint).await;
-        let asked = Instant::now();
+        let asked = self.gateway.clock.now();
         let answer = match admitted {
             Ok(_admitted) => self.exchange(call, request, checked).await,
             Err(error) => Err(error),
@@ -360,6 +378,7 @@ impl Session {
             response,
             effect,
         };
+        tracing::debug!(?object, ?exchange, "on record");
         self.gateway.ledger.record(object, exchange);
     }
 

@@ -43,7 +43,7 @@ export_infrastructure!(Proxmox, {
     "credentials": [
         {
             "at": "/spec/credentialsRef", "kind": "Secret", "endpoint": "api", "origin": "url",
-            "ca": "ca.crt", "header": { "Authorization": "PVEAPIToken={token}={secret}" }
+            "ca": "ca.crt", "header": { "Authorization": "PVEAPIToken={token:shown}={secret}" }
         }
     ],
     "objectReferences": ["/spec/credentialsRef"],

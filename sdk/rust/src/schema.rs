@@ -10,7 +10,7 @@
 //! | `rule("self.a < self.b", "a is below b")` | a CEL rule, on a field or on the struct |
 //! | `immutable` | the field never changes |
 //! | `map_key = "name"`, `set`, `atomic` | how a list is merged |
-//! | `optional` | not required although the type is no `Option` and has no default |
+//! | `optional` | not required although the type is no `Option`, has no default and is never left out (`skip_serializing_if`) |
 //! | `required` | required although the type has a default |
 //! | `preserve_unknown` | unknown fields are kept |
 //! | `hidden` | read and not in the schema: a field that the host adds, such as `providerID` |
@@ -171,6 +171,8 @@ mod tests {
         #[serde(default)]
         #[schema(required)]
         always: bool,
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        now_and_then: Vec<String>,
     }
 
     /// A thing.

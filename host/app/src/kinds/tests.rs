@@ -56,7 +56,7 @@ impl Plane {
         })
         .unwrap();
         server.background(tokio_util::sync::CancellationToken::new());
-        let registry = Registry::new(Engine::new(EngineConfig::in_process()).unwrap());
+        let registry = Registry::new(Engine::new(EngineConfig::in_process()).unwrap(), None);
         kinds.ask(&registry);
         Self { client: kube::Client::new(server.service(User::admin("test")), "default"), registry }
     }

@@ -241,6 +241,29 @@ fn what_is_deleted_and_shown_still_is_not_deleted_again_at_once() {
     assert_eq!(scene.remote.deletions - deleted, 1);
 }
 
+/// Of a remote that is many, one shows what was made and another does not yet.
+#[test]
+fn what_was_shown_once_is_not_taken_for_gone_within_the_window() {
+    for deleted in [true, false] {
+        let mut scene = Scene::machine();
+        scene.remote.parts = vec![part("vm", &[], false)];
+        while !scene.record().parts.get("vm").is_some_and(|vm| vm.confirmed) {
+            scene.once();
+        }
+        let until = scene.world.now + WINDOW - 500;
+        scene.remote.resources.values_mut().for_each(|resource| resource.shown_from = until);
+        if deleted {
+            scene.delete();
+        }
+        scene.once();
+        assert!(scene.object().is_some(), "the finalizer went on a read that may show the past");
+        assert_ne!(scene.condition("Ready").1, "InfrastructureDeleted");
+        scene.settle();
+        assert_eq!(scene.object().is_none(), deleted);
+        assert_eq!((scene.remote.creations, scene.remote.resources.is_empty()), (1, deleted));
+    }
+}
+
 /// Status and uid do not survive a restore; the record does.
 #[test]
 fn a_restored_machine_finds_what_it_had() {

@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use capstan_api::well_known::{CONTROL_PLANE, MANAGED_BY, PAUSED};
 use serde_json::{Value, json};
 
-use super::scene::{Resource, Scene, part, pending, reason, running, stranger};
+use super::scene::{Resource, Scene, WINDOW, part, pending, reason, running, stranger};
 use crate::contract::*;
 use crate::plan::Write;
 use crate::record::PARTS;
@@ -114,6 +114,7 @@ fn a_machine_that_does_not_join_is_looked_at_often() {
 fn an_ill_node_is_a_reason_to_look_at_its_machine() {
     let mut scene = Scene::machine();
     scene.settle();
+    scene.wait(WINDOW);
     scene.remote.resources.remove("m/vm");
     scene.once();
     assert_eq!(scene.condition("Ready").0, "True");
@@ -137,6 +138,7 @@ fn an_api_server_that_does_not_answer_is_a_reason_to_look_at_its_machines() {
     });
     scene.world.connect("n", "c", Connection::Up);
     scene.settle();
+    scene.wait(WINDOW);
     scene.remote.resources.remove("m/vm");
     scene.once();
     assert_eq!(scene.condition("Ready").0, "True");
@@ -209,6 +211,23 @@ fn a_part_that_is_no_longer_listed_is_deleted() {
     scene.settle();
     assert!(scene.remote.owned("disk").is_empty());
     assert_eq!(scene.record().parts.keys().collect::<Vec<_>>(), ["vm"]);
+}
+
+/// A machine whose first-boot data is cleared away once its Node has joined must not count as unavailable for that time.
+#[test]
+fn a_part_that_is_on_its_way_out_keeps_nothing_from_being_ready() {
+    let mut scene = Scene::machine();
+    scene.settle();
+    scene.remote.parts.retain(|part| part.name == "vm");
+    scene.remote.parts[0].after.clear();
+    scene.remote.deleted_is_shown_for = 4_000;
+    scene.edit(|object| object.set("/spec/size", 3.into()));
+    while !scene.record().parts.keys().eq(["vm"]) {
+        scene.once();
+        assert_eq!(scene.condition("Ready").0, "True");
+        scene.wait(1_000);
+    }
+    assert!(scene.remote.owned("disk").is_empty());
 }
 
 #[test]

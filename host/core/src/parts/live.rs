@@ -12,7 +12,8 @@ use crate::record::{INTENT_FRESH, Intent, PartRecord, Verb};
 use crate::script::{Halt, Replay};
 use crate::turn::{Call, Reply};
 
-/// Looks at all parts and does the next thing. True when all of them are there and ready; otherwise the desk knows why.
+/// Looks at all parts and does the next thing. True when all of them are there and ready; otherwise the desk knows why. What is
+/// no part any more goes beside that: an object that has all it needs is ready while something is cleared away.
 pub(crate) fn bring_up(desk: &mut Desk<'_>, replay: &mut Replay<'_>) -> Result<bool, Halt> {
     let Some(parts) = desk.parts(replay)? else { return Ok(false) };
     let mut all_ready = true;
@@ -27,8 +28,6 @@ pub(crate) fn bring_up(desk: &mut Desk<'_>, replay: &mut Replay<'_>) -> Result<b
     for name in unlisted.into_iter().rev() {
         if removal::remove(desk, replay, &name)? {
             desk.record.parts.remove(&name);
-        } else {
-            all_ready = false;
         }
     }
 
@@ -78,7 +77,7 @@ fn keep(desk: &mut Desk<'_>, replay: &mut Replay<'_>, part: &Part, may_begin: bo
 
 /// It is there: note what was seen, and bring it up to date.
 fn present(desk: &mut Desk<'_>, replay: &mut Replay<'_>, part: &Part, seen: Observed) -> Result<bool, Halt> {
-    note_present(desk, part, &seen);
+    note_present(desk, part, &seen, replay.now());
     if let Some(operation) = &seen.operation {
         desk.running(&part.name, operation);
         return Ok(seen.ready);
@@ -120,8 +119,8 @@ fn present(desk: &mut Desk<'_>, replay: &mut Replay<'_>, part: &Part, seen: Obse
     Ok(seen.ready)
 }
 
-fn note_present(desk: &mut Desk<'_>, part: &Part, seen: &Observed) {
-    desk.note_present(&part.name, seen);
+fn note_present(desk: &mut Desk<'_>, part: &Part, seen: &Observed, now: u64) {
+    desk.note_present(&part.name, seen, now);
     if let Some(entry) = desk.record.parts.get_mut(&part.name) {
         entry.borrowed = part.ownership == Ownership::Borrowed;
     }
@@ -146,8 +145,7 @@ fn absent(
         }
         let from = entry.absence_counts_from(limits);
         if replay.now() < from {
-            let message = format!("it is not known whether {} was created; its absence does not count yet", part.name);
-            desk.note("OutcomeUnknown", message);
+            desk.note("OutcomeUnknown", entry.doubt(&part.name));
             desk.look_again((from - replay.now()).min(5_000));
             return Ok(false);
         }
@@ -353,7 +351,7 @@ fn settled_intent(intent: Option<Intent>, effect: Effect, now: u64) -> Option<In
 fn look_at_new(desk: &mut Desk<'_>, replay: &mut Replay<'_>, part: &Part) -> Result<bool, Halt> {
     match desk.observe(replay, &part.name)? {
         Some(Presence::Present(seen)) => {
-            note_present(desk, part, &seen);
+            note_present(desk, part, &seen, replay.now());
             match &seen.operation {
                 Some(operation) => desk.running(&part.name, operation),
                 None if !seen.todo.is_empty() => desk.look_again(0),

@@ -3,20 +3,16 @@
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use capstan_api::ObjectKey;
-use capstan_gateway::{
-    Destination, EndpointConfig, Network, Origin, Transport, TransportError, WireRequest, WireResponse,
-};
-use capstan_testkit::conformance::{Life, Server, Setting};
-use capstan_testkit::{Exchange, FaultProxy};
+use capstan_gateway::CredentialKind;
+use capstan_testkit::Exchange;
+use capstan_testkit::conformance::{Access, Life, Server, ServerStarts, Suite};
 use serde_json::{Value, json};
 
-use super::simulated::node_joins;
-use super::{Extent, leaks_nothing, ten_calls_are_one};
+use super::simulated::{around_machine, node_joins};
+use super::{FAILED, all, sample};
 
 const INFRASTRUCTURE: &str = "infrastructure.cluster.x-k8s.io";
 
@@ -57,8 +53,21 @@ impl Drop for FakePve {
 
 #[async_trait]
 impl Server for FakePve {
+    fn access(&self) -> Access {
+        let header = ("Authorization".to_owned(), "{token}".to_owned());
+        let token = [("token".to_owned(), self.token.clone().into())].into();
+        Access { origin: self.url.clone(), credential: Some((CredentialKind::Headers(vec![header]), token)) }
+    }
+
     async fn left(&self) -> anyhow::Result<Vec<String>> {
-        Ok(self.client.get(format!("{}/left", self.control)).send().await?.error_for_status()?.json().await?)
+        let answer = self.client.get(format!("{}/left", self.control)).send().await?.error_for_status()?;
+        let lines: Vec<String> = answer.json().await?;
+        // A disk is named after its machine's number.
+        let shown = |line: String| match line.split_once(" ") {
+            Some((storage, name)) if name != "iso" => format!("{storage} disk"),
+            _ => line,
+        };
+        Ok(lines.into_iter().map(shown).collect())
     }
 
     async fn clear(&self) -> anyhow::Result<()> {
@@ -71,86 +80,62 @@ impl Server for FakePve {
     }
 }
 
-/// The host's network with the token that the host would add.
-struct WithToken {
-    network: Network,
-    token: http::HeaderValue,
-}
-
-#[async_trait]
-impl Transport for WithToken {
-    async fn exchange(&self, at: &EndpointConfig, mut request: WireRequest) -> Result<WireResponse, TransportError> {
-        request.headers.insert(http::header::AUTHORIZATION, self.token.clone());
-        self.network.exchange(at, request).await
-    }
-}
-
-fn lives() -> [Life; 1] {
-    let cluster = json!({"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Cluster",
-        "metadata": {"name": "c", "namespace": "n"},
-        "spec": {"infrastructureRef": {"apiGroup": INFRASTRUCTURE, "kind": "ProxmoxCluster", "name": "c"}},
-        "status": {"initialization": {"infrastructureProvisioned": true}}});
+fn machine(name: &'static str) -> Life {
     let owner = |kind: &str, name: &str| {
         json!([{"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": kind,
         "name": name, "uid": format!("of {kind}/{name}"), "controller": true}])
     };
     let api_version = format!("{INFRASTRUCTURE}/v1alpha2");
-    [Life {
-        name: "machine",
-        objects: vec![
-            cluster,
-            json!({"apiVersion": api_version, "kind": "ProxmoxCluster",
-                "metadata": {"name": "c", "namespace": "n", "ownerReferences": owner("Cluster", "c")},
-                "spec": {"dnsServers": ["192.0.2.53"], "allowedNodes": ["pve1", "pve2"]}}),
-            json!({"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Machine",
-                "metadata": {"name": "m", "namespace": "n"},
-                "spec": {"clusterName": "c", "version": "v1.35.0", "bootstrap": {"dataSecretName": "m"}}}),
-            json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "m", "namespace": "n"},
-                "data": {"value": "I2Nsb3VkLWNvbmZpZwo=", "format": "Y2xvdWQtY29uZmln"}}),
-            json!({"apiVersion": api_version, "kind": "ProxmoxMachine",
-                "metadata": {"name": "m", "namespace": "n", "labels": {"cluster.x-k8s.io/cluster-name": "c"},
-                    "ownerReferences": owner("Machine", "m")},
-                "spec": {"sourceNode": "pve1", "templateID": 9000, "full": true, "storage": "shared", "format": "qcow2",
-                    "numCores": 2, "memoryMiB": 4096, "disks": {"bootVolume": {"disk": "scsi0", "sizeGb": 20}},
-                    "network": {}, "checks": {"skipQemuGuestAgent": true}}}),
-        ],
-        subject: ObjectKey::new(INFRASTRUCTURE, "ProxmoxMachine", "n", "m"),
+    let mut objects = vec![
+        json!({"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Cluster",
+            "metadata": {"name": "c", "namespace": "n"},
+            "spec": {"infrastructureRef": {"apiGroup": INFRASTRUCTURE, "kind": "ProxmoxCluster", "name": "c"}},
+            "status": {"initialization": {"infrastructureProvisioned": true}}}),
+        json!({"apiVersion": api_version, "kind": "ProxmoxCluster",
+            "metadata": {"name": "c", "namespace": "n", "ownerReferences": owner("Cluster", "c")},
+            "spec": {"dnsServers": ["192.0.2.53"], "allowedNodes": ["pve1", "pve2"]}}),
+    ];
+    objects.extend(around_machine(name));
+    objects.push(json!({"apiVersion": api_version, "kind": "ProxmoxMachine",
+        "metadata": {"name": name, "namespace": "n", "labels": {"cluster.x-k8s.io/cluster-name": "c"},
+            "ownerReferences": owner("Machine", name)},
+        "spec": {"sourceNode": "pve1", "templateID": 9000, "full": true, "storage": "shared", "format": "qcow2",
+            "numCores": 2, "memoryMiB": 4096, "disks": {"bootVolume": {"disk": "scsi0", "sizeGb": 20}},
+            "network": {}, "checks": {"skipQemuGuestAgent": true}}}));
+    Life {
+        name: if name == "m" { "machine" } else { name },
+        objects,
+        subject: ObjectKey::new(INFRASTRUCTURE, "ProxmoxMachine", "n", name),
         change: Some(node_joins),
         tend: |_| (),
-    }]
+    }
 }
 
-async fn with_setting<F>(run: F)
-where
-    F: AsyncFnOnce(&Setting<'_>),
-{
-    // First: it chooses who does the cryptography of all clients here.
-    let network = Network::new();
-    let pve = FakePve::start();
-    let proxy = FaultProxy::start(&pve.url).await.unwrap();
-    let setting = Setting {
-        kit: crate::provider("proxmox"),
-        proxy: &proxy,
-        transport: Arc::new(WithToken { network, token: pve.token.parse().unwrap() }),
-        server: &pve,
-        destination: Destination::of(Origin::parse(&proxy.url()).unwrap()),
-        pace: Duration::from_millis(2),
-    };
-    run(&setting).await;
+fn server() -> ServerStarts {
+    Box::pin(async {
+        let pve: Box<dyn Server> = Box::new(FakePve::start());
+        Ok(pve)
+    })
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_sample_of_faults_leaks_nothing_in_proxmox() {
-    with_setting(async |setting| leaks_nothing("proxmox", setting, &lives(), true, Extent::Sample(30)).await).await;
+fn suite() -> Suite<'static> {
+    Suite {
+        name: "proxmox",
+        component: crate::provider("proxmox"),
+        server,
+        lives: vec![machine("m")],
+        fleet: ["m1", "m2", "m3"].map(machine).into(),
+        failed: FAILED,
+    }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn ten_calls_leave_the_footprint_of_one_in_proxmox() {
-    with_setting(async |setting| ten_calls_are_one(setting, &lives()).await).await;
+#[test]
+fn a_sample_of_faults_leaks_nothing_in_proxmox() {
+    sample(&suite(), 30);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[test]
 #[ignore = "minutes: make leak"]
-async fn all_faults_leak_nothing_in_proxmox() {
-    with_setting(async |setting| leaks_nothing("proxmox", setting, &lives(), true, Extent::All).await).await;
+fn all_faults_leak_nothing_in_proxmox() {
+    all(&suite());
 }
