@@ -64,7 +64,7 @@ class Cloud:
     def register_image(self):
         image = self.ec2.register_image(name='capa-ami-ubuntu-24.04-v1.34.1-1750000000', description='test')
         image.owner_id, image.architecture, image.virtualization_type = '819546954734', 'x86_64', 'hvm'
-        image.state, image.creation_date, image.root_device_name = 'available', '2025-06-15T00:00:00.000Z', '/dev/sda1'
+        image.state, image.root_device_name = 'available', '/dev/sda1'
         return image.id
 
     def instances(self):
@@ -233,7 +233,7 @@ class Layer:
             for others in ec2.groups.values():
                 for other in others.values():
                     rules = other.ingress_rules + other.egress_rules
-                    if other.id != group and any(s.get('GroupId') == group for r in rules for s in r.source_groups):
+                    if other.id != group and any(r.source_group.get('GroupId') == group for r in rules):
                         return fault(400, 'DependencyViolation', '{0} has a dependent object'.format(group))
             if any(g.id == group for i in self.cloud.live() for n in i.nics.values() for g in n.group_set):
                 return fault(400, 'DependencyViolation', '{0} has a dependent object'.format(group))
@@ -332,7 +332,7 @@ def control(cloud, layer):
                 return self.answer([{
                     'id': i.id, 'state': i._state.name, 'zone': i._placement.zone, 'address': i.private_ip,
                     'name': {t['key']: t['value'] for t in i.get_tags()}.get('Name'),
-                    'userData': (i.user_data[0] if i.user_data else '')} for i in cloud.instances()])
+                    'userData': base64.b64decode(str(i.user_data or '')).decode('latin-1')} for i in cloud.instances()])
             return self.answer({}, 404)
 
         def do_POST(self):

@@ -272,7 +272,8 @@ impl<R: Resource> Part<AWSCluster> for Ec2<R> {
         };
         match query.send()? {
             Ok(_) => Ok(Progress::done(id)),
-            Err(fault) if fault.is_missing() => Ok(Progress::done(id)),
+            // It is gone, or what has to go before it is; what is still there is seen when it is looked at again.
+            Err(fault) if fault.is_missing() || DONE.contains(&fault.code.as_str()) => Ok(Progress::done(id)),
             Err(fault) => Err(fault.error()),
         }
     }

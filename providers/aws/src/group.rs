@@ -12,7 +12,7 @@ use crate::{
     ec2::{self, Class, Resource},
     layout::{self, Network},
     network::{self, NatGateway, State, VPC},
-    rules::{self, Rule, Source},
+    rules::{self, Rule, Rules, Source},
     spec::Tags,
     tags,
 };
@@ -77,15 +77,15 @@ impl MadeGroup {
     }
 
     /// Rules that are wanted and not there, and those that are there and not wanted.
-    fn difference(&self, ctx: &Context<AWSCluster>, group: &Element) -> Result<Option<(rules::Rules, Vec<Rule>)>> {
+    fn difference(&self, ctx: &Context<AWSCluster>, group: &Element) -> Result<Option<(Rules, Rules)>> {
         let there = rules::read(group);
         let Some(wanted) = rules::wanted(ctx, self.0)? else { return Ok(None) };
         // The cloud controller manager keeps the rules of its load balancers in this one.
         let extra = match self.0 {
-            BALANCERS => Vec::new(),
-            _ => there.iter().filter(|rule| !wanted.contains_key(rule)).cloned().collect(),
+            BALANCERS => Rules::new(),
+            _ => there.iter().filter(|(rule, _)| !wanted.contains_key(rule)).map(|(r, d)| (r.clone(), d.clone())).collect(),
         };
-        let missing = wanted.into_iter().filter(|(rule, _)| !there.contains(rule)).collect();
+        let missing = wanted.into_iter().filter(|(rule, _)| !there.contains_key(rule)).collect();
         Ok(Some((missing, extra)))
     }
 }
@@ -115,14 +115,14 @@ impl Resource for MadeGroup {
         let state = GroupState { id: id.to_owned(), rules: rules::read(element).len() };
         let seen = Observed::new(id, &state)?;
         let Some((missing, extra)) = self.difference(ctx, element)? else { return Ok(seen) };
-        let text = |rules: &mut dyn Iterator<Item = &Rule>| rules.map(Rule::text).collect::<Vec<_>>().join(", ");
+        let text = |rules: &Rules| rules.keys().map(Rule::text).collect::<Vec<_>>().join(", ");
         let ready = missing.is_empty();
         let mut seen = seen.ready(ready);
         if !ready {
-            seen = seen.todo("AddRules", format!("letting in to {id}: {}", text(&mut missing.keys())));
+            seen = seen.todo("AddRules", format!("letting in to {id}: {}", text(&missing)));
         }
         if !extra.is_empty() {
-            seen = seen.todo("RemoveRules", format!("no longer letting in to {id}: {}", text(&mut extra.iter())));
+            seen = seen.todo("RemoveRules", format!("no longer letting in to {id}: {}", text(&extra)));
         }
         Ok(seen)
     }
@@ -143,11 +143,9 @@ impl Resource for MadeGroup {
             return Err(Error::transient("GroupChanged", format!("{id} has changed meanwhile: it is looked at again")));
         };
         Ok(if code == "AddRules" {
-            let missing = missing.iter().map(|(rule, description)| (rule, description.as_str()));
-            rules::write(crate::ec2("AuthorizeSecurityGroupIngress").set("GroupId", id), missing)
+            rules::write(crate::ec2("AuthorizeSecurityGroupIngress").set("GroupId", id), &missing)
         } else {
-            let extra = extra.iter().map(|rule| (rule, ""));
-            rules::write(crate::ec2("RevokeSecurityGroupIngress").set("GroupId", id), extra)
+            rules::write(crate::ec2("RevokeSecurityGroupIngress").set("GroupId", id), &extra)
         })
     }
     /// Groups name each other in their rules: first the rules of all go, then the groups.
@@ -155,13 +153,12 @@ impl Resource for MadeGroup {
         let (own, others) = self.there(ctx, id)?;
         let own_rules = own.as_ref().map(rules::read).unwrap_or_default();
         if !own_rules.is_empty() {
-            let all = own_rules.iter().map(|rule| (rule, ""));
-            return Ok(Ok(rules::write(crate::ec2("RevokeSecurityGroupIngress").set("GroupId", id), all)));
+            return Ok(Ok(rules::write(crate::ec2("RevokeSecurityGroupIngress").set("GroupId", id), &own_rules)));
         }
         let named = Source::Group(id.to_owned());
         let naming = others.iter().find(|group| {
             let ours = tags::of_ec2(group).get(tags::OWNER) == Some(&ctx.owner_key());
-            ours && rules::read(group).iter().any(|rule| rule.source == named)
+            ours && rules::read(group).keys().any(|rule| rule.source == named)
         });
         if let Some(group) = naming {
             let message = format!("{} still lets in what is in {id}", group.text("groupId"));

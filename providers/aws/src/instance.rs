@@ -12,7 +12,7 @@ use crate::{
     SHARED,
     bootstrap::Form,
     cluster::AWSCluster,
-    ec2, launch,
+    launch,
     machine::{AWSMachine, bound, going},
     placement, registration,
     spec::Tags,
@@ -299,9 +299,4 @@ fn changed_groups(ctx: &Context<AWSMachine>, instance: &Element) -> Result<Optio
     // What was chosen at launch and is there is as it should be.
     let same = |groups: &[String]| groups.iter().map(String::as_str).collect::<BTreeSet<_>>() == there;
     Ok((!same(&wanted) && !(frozen.groups == wanted && there.is_empty())).then_some(wanted))
-}
-
-/// The subnets of an answer.
-pub fn subnets(ask: impl Fn(capstan_provider::aws::Query) -> capstan_provider::aws::Query) -> Result<Vec<Element>> {
-    ec2::all(&ec2::SUBNETS, ask, AWAITED)
 }

@@ -24,7 +24,6 @@ struct Moto {
     process: Child,
     url: String,
     control: String,
-    image: String,
 }
 
 static ADDRESS: Mutex<String> = Mutex::new(String::new());
@@ -50,7 +49,7 @@ fn moto() -> Option<(MutexGuard<'static, ()>, Moto)> {
     BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
     let up: Value = serde_json::from_str(&line).expect("moto does not start");
     let text = |name: &str| up[name].as_str().unwrap().to_owned();
-    let moto = Moto { process, url: text("url"), control: text("control"), image: text("image") };
+    let moto = Moto { process, url: text("url"), control: text("control") };
     *ADDRESS.lock().unwrap() = moto.url.trim_start_matches("http://").to_owned();
     Some((turn, moto))
 }
@@ -308,6 +307,7 @@ fn a_cluster_with_everything_managed_comes_and_goes() {
     let Some((_turn, moto)) = moto() else { return };
     for kind in ["nlb", "classic"] {
         let mut desk = cluster(all_managed(kind));
+        desk.scenario.owner_key = format!("{:032x}", crate::hash(kind));
         desk.settle();
         let left = moto.left();
         let mut wanted = BTreeMap::from([

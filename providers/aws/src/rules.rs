@@ -67,14 +67,14 @@ impl Rule {
 pub type Rules = BTreeMap<Rule, String>;
 
 /// The rules that a group has.
-pub fn read(group: &Element) -> Vec<Rule> {
-    let mut rules = Vec::new();
+pub fn read(group: &Element) -> Rules {
+    let mut rules = Rules::new();
     for permission in group.all("ipPermissions/item") {
         let number = |name: &str| permission.text(name).parse().unwrap_or(-1);
         let (protocol, from, to) = (permission.text("ipProtocol"), number("fromPort"), number("toPort"));
         let mut each = |list: &str, field: &str, source: fn(String) -> Source| {
-            let found = permission.all(list).filter_map(|item| item.found(field));
-            rules.extend(found.map(|text| Rule::new(protocol, from, to, source(text))));
+            let found = permission.all(list).filter_map(|item| Some((item.found(field)?, item.text("description"))));
+            rules.extend(found.map(|(text, said)| (Rule::new(protocol, from, to, source(text)), said.to_owned())));
         };
         each("ipRanges/item", "cidrIp", Source::V4);
         each("ipv6Ranges/item", "cidrIpv6", Source::V6);
@@ -85,13 +85,15 @@ pub fn read(group: &Element) -> Vec<Rule> {
 }
 
 /// Rules as parameters of a request.
-pub fn write<'a>(mut query: Query, rules: impl IntoIterator<Item = (&'a Rule, &'a str)>) -> Query {
-    for (index, (rule, description)) in rules.into_iter().enumerate() {
+pub fn write(mut query: Query, rules: &Rules) -> Query {
+    for (index, (rule, description)) in rules.iter().enumerate() {
         let at = format!("IpPermissions.{}", index + 1);
-        query = query.set(&format!("{at}.IpProtocol"), &rule.protocol);
-        if let Some((from, to)) = rule.ports {
-            query = query.set(&format!("{at}.FromPort"), from.to_string()).set(&format!("{at}.ToPort"), to.to_string());
-        }
+        // Where a protocol has no ports they are not looked at.
+        let (from, to) = rule.ports.unwrap_or((-1, -1));
+        query = query
+            .set(&format!("{at}.IpProtocol"), &rule.protocol)
+            .set(&format!("{at}.FromPort"), from.to_string())
+            .set(&format!("{at}.ToPort"), to.to_string());
         let (list, field, value) = match &rule.source {
             Source::V4(range) => ("IpRanges", "CidrIp", range),
             Source::V6(range) => ("Ipv6Ranges", "CidrIpv6", range),
