@@ -1,6 +1,7 @@
 """An AWS that runs nothing, for tests: moto from PyPI with IAM and signature checks on, users with keys, an image, a bucket.
 
-Prints one line of JSON when it is up: `url`, `control`, `keys` (name -> access key id and secret), `image`, `bucket`. `--open` leaves
+Prints one line of JSON when it is up: `url`, `control`, `keys` (name -> access key id and secret), `image`, `bucket`, `given`
+(a VPC with a subnet, a group and a target group, for machines without a cluster). `--open` leaves
 the checks out, for tests that do not sign. A user may do what `policy.json` beside this file allows: the policy of
 docs/providers/aws.md; the user `nobody` may do nothing.
 
@@ -59,6 +60,7 @@ class Cloud:
         self.secrets, self.ssm, self.s3 = backend(secretsmanager_backends), backend(ssm_backends), s3_backends[ACCOUNT]['aws']
         self.s3.create_bucket(BUCKET, REGION)
         self.image = self.register_image()
+        self.given = self.given_network()
         self.first = set(self.listing())
 
     def register_image(self):
@@ -66,6 +68,17 @@ class Cloud:
         image.owner_id, image.architecture, image.virtualization_type = '819546954734', 'x86_64', 'hvm'
         image.state, image.root_device_name = 'available', '/dev/sda1'
         return image.id
+
+    def given_network(self):
+        """What machines need of a cluster, without one: a subnet, a group, a load balancer with a target group."""
+        subnet = next(iter(self.ec2.subnets['us-east-1a'].values()))
+        group = self.ec2.create_security_group('given', 'for tests', subnet.vpc_id)
+        target = self.nlb.create_target_group(
+            'given', protocol='TCP', port='6443', vpc_id=subnet.vpc_id, target_type='instance',
+            healthcheck_protocol='TCP', healthcheck_port='6443', healthcheck_path=None, healthcheck_interval_seconds='5',
+            healthcheck_timeout_seconds='4', healthcheck_enabled=None, healthy_threshold_count='2',
+            unhealthy_threshold_count='6', matcher=None)
+        return {'vpc': subnet.vpc_id, 'subnet': subnet.id, 'group': group.id, 'targetGroup': target.arn}
 
     def instances(self):
         return [instance for reservation in self.ec2.reservations.values() for instance in reservation.instances]
@@ -251,6 +264,10 @@ class Layer:
         if action == 'DetachInternetGateway' and any(
                 g.state == 'available' and g.vpc_id == fields.get('VpcId') for g in ec2.nat_gateways.values()):
             return fault(400, 'DependencyViolation', 'the network has mapped public addresses')
+        if action == 'DescribeNatGateways':
+            wanted = fields.get('NatGatewayId.1')
+            if wanted and wanted not in ec2.nat_gateways:
+                return fault(400, 'NatGatewayNotFound', 'there is no NAT gateway {0}'.format(wanted))
         if action == 'CreateListener':
             balancer = nlb.load_balancers.get(fields.get('LoadBalancerArn'))
             if balancer and any(str(one.port) == fields.get('Port') for one in balancer.listeners.values()):
@@ -375,7 +392,7 @@ def main():
     print(json.dumps({
         'url': 'http://127.0.0.1:{0}'.format(server.server_port),
         'control': 'http://127.0.0.1:{0}'.format(side.server_port),
-        'keys': keys, 'image': cloud.image, 'bucket': BUCKET}), flush=True)
+        'keys': keys, 'image': cloud.image, 'bucket': BUCKET, 'given': cloud.given}), flush=True)
     # Whoever started it has ended when its pipe has.
     sys.stdin.buffer.read()
 

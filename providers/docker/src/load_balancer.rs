@@ -52,6 +52,12 @@ pub struct LoadBalancerState {
     pub running: bool,
     /// It has loaded the configuration that the machines ask for.
     pub loaded: bool,
+    /// Which configuration that is.
+    #[serde(default)]
+    pub configuration: String,
+    /// The engine's id of the container.
+    #[serde(default)]
+    pub id: String,
     /// The machines in that.
     #[serde(default)]
     pub servers: Vec<String>,
@@ -138,19 +144,29 @@ impl Part<DockerCluster> for LoadBalancer {
         let network = network(ctx)?;
         let address = network.as_ref().and_then(|network| container.addresses(&network.name).into_iter().next());
         let before: Option<LoadBalancerState> = known.state()?;
-        let address = address.or_else(|| before.and_then(|before| before.address));
+        let address = address.or_else(|| before.as_ref().and_then(|before| before.address.clone()));
         let port = network.map_or(API_PORT, |network| Front::of(&ctx.spec, &network).port);
         let servers = haproxy::servers(&ctx.cluster().machines());
         let wanted = haproxy::configuration(&servers, port);
-        let mut files = engine.files(&name, &[CONFIG, LOADED])?.into_iter();
-        let written = files.next().flatten().as_deref() == Some(&wanted);
-        let loaded = written && files.next().flatten().as_deref() == Some(&wanted);
+        let token = token(&wanted);
+        // What this container was seen to have loaded needs no reading again.
+        let seen = before.is_some_and(|it| it.loaded && it.id == container.id && it.configuration == token);
+        let (written, loaded) = if seen {
+            (true, true)
+        } else {
+            let mut files = engine.files(&name, &[CONFIG, LOADED])?.into_iter();
+            let mut is_wanted = || files.next().flatten().as_deref() == Some(&wanted);
+            let written = is_wanted();
+            (written, written && is_wanted())
+        };
         let running = container.runs();
         let state = LoadBalancerState {
             name: name.clone(),
             address: address.clone(),
             running,
             loaded,
+            configuration: token.clone(),
+            id: container.id.clone(),
             servers: servers.into_iter().map(|server| server.name).collect(),
             trouble: engine.trouble(&name, &container)?,
         };
@@ -159,7 +175,7 @@ impl Part<DockerCluster> for LoadBalancer {
             (false, ..) => observed.todo(WRITE, "write the list of API servers"),
             (true, false, _) if may_start(ctx, &container) => observed.todo(START, "start the container"),
             (true, false, _) | (true, true, true) => observed,
-            (true, true, false) if known.operation == Some(token(&wanted)) => {
+            (true, true, false) if known.operation.as_ref() == Some(&token) => {
                 observed.todo(NOTE, "note that it is loaded")
             }
             (true, true, false) => observed.todo(LOAD, "load the list of API servers"),

@@ -104,6 +104,23 @@ fn cluster_api_10356_a_configuration_is_read_back_before_it_is_loaded() {
     let settled = observe(inspected("running"), &wanted, &wanted, None);
     assert!(settled.ready && settled.todo.is_empty());
     assert!(settled.state.contains(r#""servers":["a","b"]"#), "{}", settled.state);
+    // Seen once, it is not read again, until another list is wanted or another container has its place.
+    let again = |change: &str, by: &str| {
+        let mut all = scenario().answer("GET /v1.41/containers/c-lb/json", 200, inspected("running"));
+        all.known.get_mut(LOAD_BALANCER).unwrap().state = Some(settled.state.replace(change, by));
+        if change != by {
+            for (path, text) in [(CONFIG, "old"), (LOADED, "old")] {
+                all = all.answer_bytes(&format!("GET /v1.41/containers/c-lb/archive?path={path}"), 200, tar(text));
+            }
+        }
+        match all.run(|| infrastructure::observe::<Docker>(LOAD_BALANCER)).0 {
+            Ok(Presence::Present(observed)) => observed.todo.len(),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(again("", ""), 0);
+    assert_eq!(again("\"id\":\"id\"", "\"id\":\"other\""), 1);
+    assert_eq!(again("\"configuration\":\"loaded", "\"configuration\":\"other"), 1);
     let kill = "POST /v1.41/containers/c-lb/kill?signal=SIGHUP";
     let (progress, _) = update(scenario().answer(kill, 204, json!({})), LOAD);
     assert!(matches!(progress, Ok(Progress::Started { operation, .. }) if operation.token == token(&wanted)));

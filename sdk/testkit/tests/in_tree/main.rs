@@ -15,7 +15,7 @@ use capstan_core::contract::Role;
 use capstan_testkit::Testkit;
 
 const PROVIDERS: [(&str, Role); 5] = [
-    ("simulated", Role::Infrastructure),
+    ("simulated", "aws", Role::Infrastructure),
     ("docker", Role::Infrastructure),
     ("proxmox", Role::Infrastructure),
     ("kubeadm-bootstrap", Role::Bootstrap),
