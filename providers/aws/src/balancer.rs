@@ -11,6 +11,7 @@ use crate::{
     classic::ClassicBalancer,
     classic_elb,
     cluster::{AWSCluster, Balancing, Listener, LoadBalancer},
+    ec2::not_told,
     elb, group, layout,
     listener::{ListenerPart, TargetGroup},
     network::{VPC, state},
@@ -166,7 +167,10 @@ pub fn by_name(classic: bool, name: &str, max_age: u64) -> Result<Option<Element
     };
     let query = if max_age > 0 { query.max_age(max_age) } else { query };
     match query.send()? {
-        Ok(answer) => Ok(answer.all(list).next().cloned()),
+        Ok(answer) => match answer.all(list).next() {
+            Some(element) => Ok(Some(element.clone())),
+            None => Err(not_told("DescribeLoadBalancers", name)),
+        },
         Err(fault) if fault.is_missing() => Ok(None),
         Err(fault) => Err(fault.error()),
     }

@@ -88,7 +88,10 @@ pub struct IdentityRef {
     #[schema(required, min_length = 1, max_length = 253)]
     pub name: String,
     /// Its kind.
-    #[schema(required, values("AWSClusterControllerIdentity", "AWSClusterRoleIdentity", "AWSClusterStaticIdentity"))]
+    #[schema(
+        required,
+        values("AWSClusterControllerIdentity", "AWSClusterRoleIdentity", "AWSClusterStaticIdentity", "Endpoint")
+    )]
     pub kind: String,
 }
 

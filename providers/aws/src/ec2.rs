@@ -112,13 +112,21 @@ pub fn all(class: &Class, ask: impl Fn(Query) -> Query, max_age: u64) -> Result<
     }
 }
 
-/// One by its id; `None` where EC2 says that there is none.
+/// One by its id; `None` where EC2 says that there is none. An answer that neither shows it nor says so proves nothing.
 pub fn by_id(class: &Class, id: &str) -> Result<Option<Element>> {
     match ec2(class.describe).set(&format!("{}.1", class.parameter), id).send()? {
-        Ok(answer) => Ok(answer.all(class.set).find(|element| element.text(class.id) == id).cloned()),
+        Ok(answer) => match answer.all(class.set).find(|element| element.text(class.id) == id) {
+            Some(element) => Ok(Some(element.clone())),
+            None => Err(not_told(class.describe, id)),
+        },
         Err(fault) if fault.is_missing() || fault.code.ends_with(".Malformed") => Ok(None),
         Err(fault) => Err(fault.error()),
     }
+}
+
+/// An answer to a question about one thing that is empty.
+pub fn not_told(action: &str, id: &str) -> Error {
+    Error::transient("UnexpectedAnswer", format!("{action}: the answer neither shows {id} nor says that it is not there"))
 }
 
 /// A resource of a cluster.

@@ -12,6 +12,7 @@ use crate::{
     SHARED,
     bootstrap::Form,
     cluster::AWSCluster,
+    ec2::not_told,
     launch,
     machine::{AWSMachine, bound, going},
     placement, registration,
@@ -119,7 +120,10 @@ fn instances(answer: &Element) -> Vec<Element> {
 
 fn by_id(id: &str) -> Result<Option<Element>> {
     match crate::ec2("DescribeInstances").set("InstanceId.1", id).send()? {
-        Ok(answer) => Ok(instances(&answer).into_iter().find(|instance| instance.text("instanceId") == id)),
+        Ok(answer) => match instances(&answer).into_iter().find(|instance| instance.text("instanceId") == id) {
+            Some(instance) => Ok(Some(instance)),
+            None => Err(not_told("DescribeInstances", id)),
+        },
         Err(fault) if fault.is_missing() || fault.is("InvalidInstanceID.Malformed") => Ok(None),
         Err(fault) => Err(fault.error()),
     }

@@ -13,6 +13,8 @@ mod balancer;
 mod bootstrap;
 mod classic;
 mod cluster;
+#[cfg(test)]
+mod cluster_tests;
 mod ec2;
 mod group;
 mod image;
@@ -21,6 +23,8 @@ mod launch;
 mod layout;
 mod listener;
 mod machine;
+#[cfg(test)]
+mod machine_tests;
 #[cfg(test)]
 mod moto_tests;
 mod network;
@@ -75,7 +79,7 @@ export_infrastructure!(Aws, {
     ],
     "objectReferences": ["/spec/identityRef"],
     "consistencyWindow": "10s",
-    "limits": { "memory": "32Mi", "cpu": "500ms", "requestsPerTurn": 96 }
+    "limits": { "memory": "16Mi", "cpu": "500ms", "requestsPerTurn": 96 }
 });
 
 /// A request to EC2.

@@ -9,6 +9,7 @@ use crate::{
     SHARED,
     balancer::{self, BALANCER, BALANCER_FIELDS, BalancerState, add_tags, done_or_gone, needed},
     cluster::{AWSCluster, Listener},
+    ec2::not_told,
     elb,
     network::{VPC, state},
     short_name, tags,
@@ -83,7 +84,7 @@ impl Part<AWSCluster> for TargetGroup {
             Err(fault) => return Err(fault.error()),
         };
         let Some(element) = answer.all("DescribeTargetGroupsResult/TargetGroups/member").next() else {
-            return Ok(Presence::absent_by_id());
+            return Err(not_told("DescribeTargetGroups", &name));
         };
         let arn = element.text("TargetGroupArn").to_owned();
         let theirs = balancer::tags_by_arn(&arn)?;
@@ -190,7 +191,17 @@ impl Part<AWSCluster> for ListenerPart {
             Some(id) => listener.text("ListenerArn") == id,
             None => listener.text("Port") == port,
         });
-        let Some(listener) = found else { return Ok(absent()) };
+        let Some(listener) = found else {
+            return match &known.id {
+                // A list that lacks it may be an old one: it is asked for itself.
+                Some(arn) => match elb("DescribeListeners").set("ListenerArns.member.1", arn).send()? {
+                    Err(fault) if fault.is_missing() => Ok(absent()),
+                    Err(fault) => Err(fault.error()),
+                    Ok(_) => Err(not_told("DescribeListeners", arn)),
+                },
+                None => Ok(absent()),
+            };
+        };
         let arn = listener.text("ListenerArn");
         let seen = Observed::new(arn, &serde_json::json!({"port": self.port}))?;
         let target = state::<TargetState>(ctx, &target_group(&self.suffix))?.map(|target| target.arn).unwrap_or_default();
