@@ -195,6 +195,7 @@ pub fn decide(key: &ObjectKey, served: &Served, view: &dyn View, now: u64) -> Re
         offers,
         last_pause,
         joining: machine_input.as_ref().is_some_and(|machine| !machine.node_bound),
+        silent,
     };
     early.turn = Some(TurnRequest {
         module: served.module.clone(),

@@ -134,6 +134,10 @@ fn an_api_server_that_does_not_answer_is_a_reason_to_look_at_what_stands_before_
     });
     scene.once();
     assert_eq!(scene.turns, turns + 1);
+    // What has just been stopped is shown running for a moment.
+    scene.wait(10_000);
+    scene.once();
+    assert_eq!(scene.turns, turns + 2);
 }
 
 #[test]
