@@ -1,6 +1,6 @@
 # The verbs a contributor needs. `make up` and `make test` are all the set-up there is.
 SHELL := /bin/bash
-PROVIDERS := simulated docker proxmox kubeadm-bootstrap kubeadm-control-plane
+PROVIDERS := simulated docker proxmox aws kubeadm-bootstrap kubeadm-control-plane
 WASM_TARGET := wasm32-unknown-unknown
 GUEST_BUILD := providers/target/$(WASM_TARGET)/release
 CAPSTAN := target/release/capstan

@@ -31,31 +31,66 @@ impl Engine {
         }
         let dir = tempfile::tempdir()?;
         let socket = dir.path().join("docker.sock");
-        let log = std::fs::File::create(dir.path().join("log"))?;
+        let mut engine = Self { socket, daemon: None };
+        engine.daemon = Some((engine.spawn(dir.path())?, dir));
+        Ok(Some(engine))
+    }
+
+    /// Starts `dockerd` and waits until it answers.
+    fn spawn(&self, dir: &Path) -> Result<Child> {
+        let log = std::fs::File::options().create(true).append(true).open(dir.join("log"))?;
         let mut daemon = Command::new("dockerd")
-            .arg("--data-root")
-            .arg(dir.path().join("data"))
+            // Its default network would be another engine's as well.
+            .args(["--bridge", "none", "--data-root"])
+            .arg(dir.join("data"))
             .arg("--exec-root")
-            .arg(dir.path().join("exec"))
+            .arg(dir.join("exec"))
             .arg("--pidfile")
-            .arg(dir.path().join("pid"))
+            .arg(dir.join("pid"))
             .arg("--host")
-            .arg(format!("unix://{}", socket.display()))
+            .arg(format!("unix://{}", self.socket.display()))
             .stdout(Stdio::null())
             .stderr(log)
             .spawn()
             .context("start dockerd")?;
         let deadline = Instant::now() + Duration::from_secs(60);
-        while !answers(&socket) {
+        while !answers(&self.socket) {
             let ended = daemon.try_wait()?;
             if ended.is_some() || Instant::now() > deadline {
-                let log = std::fs::read_to_string(dir.path().join("log")).unwrap_or_default();
+                let log = std::fs::read_to_string(dir.join("log")).unwrap_or_default();
                 let _ = daemon.kill();
                 bail!("dockerd does not come up: {}", log.lines().rev().take(20).collect::<Vec<_>>().join("\n"));
             }
             std::thread::sleep(Duration::from_millis(100));
         }
-        Ok(Some(Self { socket, daemon: Some((daemon, dir)) }))
+        Ok(daemon)
+    }
+
+    /// Whether it was started here, so that it may be stopped.
+    pub fn is_own(&self) -> bool {
+        self.daemon.is_some()
+    }
+
+    /// Stops it, where it was started here: its containers stop with it.
+    pub fn stop(&mut self) {
+        if let Some((daemon, _)) = &mut self.daemon {
+            // SIGTERM lets it unmount and stop its containers; SIGKILL would leave them.
+            let _ = Command::new("kill").arg(daemon.id().to_string()).status();
+            let _ = daemon.wait();
+        }
+    }
+
+    /// Starts it again.
+    ///
+    /// # Errors
+    /// When it does not come up, or was not started here.
+    pub fn start(&mut self) -> Result<()> {
+        let dir = self.daemon.as_ref().map(|(_, dir)| dir.path().to_owned()).context("not an engine of our own")?;
+        let child = self.spawn(&dir)?;
+        if let Some((daemon, _)) = &mut self.daemon {
+            *daemon = child;
+        }
+        Ok(())
     }
 
     /// Runs the docker client against it.
@@ -83,11 +118,7 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        if let Some((daemon, _dir)) = &mut self.daemon {
-            // SIGTERM lets it unmount and stop its containers; SIGKILL would leave them.
-            let _ = Command::new("kill").arg(daemon.id().to_string()).status();
-            let _ = daemon.wait();
-        }
+        self.stop();
     }
 }
 

@@ -45,7 +45,12 @@ pub fn module_object(file: &Path, simulator: SocketAddr) -> Result<Object> {
     match name.as_str() {
         "simulated" => module.set("/spec/endpoints", json!({"api": {"url": format!("http://{simulator}")}})),
         "docker" => match docker_socket(std::env::var("DOCKER_HOST").ok().as_deref()) {
-            Ok(socket) => module.set("/spec/endpoints", json!({"engine": {"unixSocket": socket}})),
+            Ok(socket) => {
+                let engine = json!({"unixSocket": socket});
+                module.set("/spec/endpoints", json!({"engine": engine, "pull": engine}));
+                let pull = json!({"endpoint": "pull", "path": "/*/images/create"});
+                module.set("/spec/grants", json!({"readOperations": [pull]}));
+            }
             // Whoever uses no Docker is not held up; whoever does is told on the object.
             Err(problem) => tracing::warn!(%problem, "the docker provider has no endpoint"),
         },

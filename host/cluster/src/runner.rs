@@ -204,7 +204,8 @@ impl Runner {
     pub fn has_looked_at(&self, key: &ObjectKey) -> bool {
         // What says how providers run is looked at elsewhere, and nothing depends on a decision about it.
         modules::is_for_modules(key)
-            || !self.inner.wakeup.is_decided(&key.group, &key.kind) || self.inner.dependencies.knows(key)
+            || !self.inner.wakeup.is_decided(&key.group, &key.kind)
+            || self.inner.dependencies.knows(key)
     }
 
     /// Counts up with every change of the management cluster's caches and every decision.

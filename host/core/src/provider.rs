@@ -32,6 +32,9 @@ pub fn decide_served(key: &ObjectKey, served: &Served, view: &dyn View, now: u64
 pub const PATIENCE: u64 = 10_000;
 /// A settled object is looked at again after this time (milliseconds), and up to a quarter more.
 pub const RESYNC: u64 = 60_000;
+/// What belongs to an API server that does not answer is looked at again after this time (milliseconds), well as it may
+/// seem: what has just been stopped is shown running for a moment.
+pub const SILENT: u64 = 10_000;
 /// The longest pause after an error (milliseconds).
 pub const LONGEST_PAUSE: u64 = 60_000;
 

@@ -77,7 +77,7 @@ pub struct MachineSummary {
     pub control_plane: bool,
     /// Its addresses, IPs first.
     pub addresses: Vec<String>,
-    /// The Machine is being deleted.
+    /// It is being deleted; one of the control plane, as soon as its Machine is.
     pub deleting: bool,
 }
 

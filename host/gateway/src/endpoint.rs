@@ -89,6 +89,8 @@ pub struct Declared {
     pub signing: Option<Signing>,
     /// Reads that use POST, as far as the operator grants them.
     pub read_operations: Vec<ReadOperation>,
+    /// Nothing is changed through it: what is no read is refused.
+    pub read_only: bool,
     /// How an object's own reference becomes the credential.
     pub credentials: Vec<CredentialReference>,
 }
@@ -105,6 +107,7 @@ impl Declared {
             variables: BTreeMap::new(),
             signing: None,
             read_operations: Vec::new(),
+            read_only: false,
             credentials: Vec::new(),
         }
     }

@@ -29,8 +29,8 @@ mod shared;
 mod transport;
 mod turn;
 
-pub use clock::{Clock, RealTime};
 pub use capstan_core::identity::{CredentialReference, RolePointers};
+pub use clock::{Clock, RealTime};
 pub use credential::{AssumeRole, AwsKeys, Credential, CredentialKind, CredentialSource, SecretData, SigningScope};
 pub use endpoint::{Declared, Destination, EndpointConfig, Endpoints, MAX_REQUEST, Origin, Signing};
 pub use gate::{Admitted, Rate};

@@ -247,6 +247,13 @@ impl Session {
             .changes(request.method, &request.query, &request.headers, &wire.body)
             .map_err(HttpError::Denied)?
             && !endpoint.read_operations.iter().any(|read| read.is(request.method, &request.path));
+        if changes && self.declared.iter().any(|declared| declared.name == request.endpoint && declared.read_only) {
+            return Err(HttpError::Denied(format!(
+                "nothing is changed through endpoint {}, and {} {} is not among the reads that spec.grants.readOperations \
+                 of ProviderModule {} lists",
+                request.endpoint, request.method, request.path, self.scope.module
+            )));
+        }
         self.sent += 1;
         tracing::trace!(call = call.name, endpoint = endpoint.name, changes, "request accepted");
         Ok(Checked { endpoint, wire, changes })

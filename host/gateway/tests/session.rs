@@ -122,6 +122,23 @@ async fn endpoints_are_those_of_the_manifest_and_the_configuration() {
 }
 
 #[tokio::test]
+async fn nothing_is_changed_through_a_read_only_endpoint() {
+    let (gateway, transport) = gateway();
+    let scope = TurnScope {
+        module: "m".into(),
+        object: key("a"),
+        chosen: BTreeMap::new(),
+        input: None,
+        limits: Limits::default(),
+    };
+    let mut session = gateway.session(scope, &[Declared { read_only: true, ..Declared::named("api") }]);
+    let refused = session.send(create(), request(Method::Post)).await.unwrap_err().to_string();
+    assert!(refused.contains("endpoint api") && refused.contains("ProviderModule m"), "{refused}");
+    assert!(session.send(create(), request(Method::Get)).await.is_ok());
+    assert_eq!(transport.endpoints.lock().unwrap().len(), 1);
+}
+
+#[tokio::test]
 async fn the_budget_counts_what_is_sent() {
     let (gateway, transport) = gateway();
     let mut session = session(&gateway, "a");

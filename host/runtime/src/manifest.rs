@@ -108,6 +108,10 @@ pub struct Endpoint {
     /// Reads that use POST, each to be granted by the operator.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub read_operations: Vec<ReadOperation>,
+    /// Nothing is changed through it: a request that is no read is refused, and however long one may take, absence is
+    /// believed no later for it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub read_only: bool,
 }
 
 /// Limits that the provider asks for.
@@ -413,6 +417,7 @@ impl Manifest {
             variables: endpoint.variables.clone(),
             signing: endpoint.signing.clone(),
             read_operations: endpoint.read_operations.clone(),
+            read_only: endpoint.read_only,
             credentials: self.credentials.iter().filter(|c| c.is_about(&endpoint.name)).cloned().collect(),
         };
         self.endpoints.iter().map(declared).collect()
@@ -433,7 +438,10 @@ impl Manifest {
             cluster_kind: self.kinds.cluster.clone(),
             machine_kind: self.kinds.machine.clone(),
             consistency_window: milliseconds(self.consistency_window.0),
-            request_timeout: self.endpoints.iter().map(|e| milliseconds(e.timeout.0)).max().unwrap_or(0),
+            request_timeout: {
+                let changing = self.endpoints.iter().filter(|endpoint| !endpoint.read_only);
+                changing.map(|endpoint| milliseconds(endpoint.timeout.0)).max().unwrap_or(0)
+            },
             workload_objects: self.workload_objects.clone(),
             object_references: self.object_references.clone(),
             endpoints: self.endpoints.iter().map(|endpoint| endpoint.name.clone()).collect(),

@@ -28,6 +28,11 @@ fn the_example_of_the_contract_is_read() {
     assert_eq!((served[1].1.consistency_window, served[1].1.request_timeout), (5_000, 30_000));
     let again = read(&serde_json::to_value(&manifest).unwrap()).unwrap();
     assert_eq!(again, manifest, "what inspect prints can be read again");
+    let mut with_reads = proxmox();
+    with_reads["endpoints"].as_array_mut().unwrap().push(json!({"name": "slow", "timeout": "10m", "readOnly": true}));
+    let manifest = read(&with_reads).unwrap();
+    assert!(manifest.declared()[1].read_only);
+    assert_eq!(manifest.served("m")[1].1.request_timeout, 30_000, "what changes nothing is not waited for");
 }
 
 #[test]

@@ -8,6 +8,7 @@
 //! - [`bootstrap`]: a machine's role becomes first-boot data;
 //! - [`control_plane`]: one step of a control plane at a time;
 //! - [`Context`]: what the host tells about the subject; [`http`]: requests; [`secrets`]: secrets by handle;
+//! - [`aws`] and [`xml`]: the protocols of AWS;
 //! - [`Schema`], [`Kind`]: CRDs from Rust types; [`testing`]: a host for native unit tests.
 //!
 //! Promises: an error says what was tried and why it failed in the API's own words; a panic reaches the host's log; the
@@ -18,6 +19,7 @@ extern crate self as capstan_provider;
 
 pub use capstan_provider_macros::{Kind, Schema};
 
+pub mod aws;
 pub mod bootstrap;
 mod context;
 pub mod control_plane;
@@ -33,6 +35,7 @@ pub mod needs;
 pub mod schema;
 pub mod secrets;
 pub mod time;
+pub mod xml;
 
 pub use context::{ClusterView, Condition, Context, HostPort, Known, MachineSummary, MachineView};
 pub use error::{Error, Reason, Result, Violation};

@@ -4,7 +4,7 @@
 //!
 //! | attribute | meaning |
 //! |---|---|
-//! | `min`, `max`, `multiple_of`, `min_length`, `max_length`, `min_items`, `max_items`, `pattern`, `format` | bounds |
+//! | `min`, `max`, `multiple_of`, `min_length`, `max_length`, `min_items`, `max_items`, `max_properties`, `pattern`, `format` | bounds |
 //! | `default = 2`, `default_json = "…"` | filled in by the API server |
 //! | `values("a", "b")` | an enumeration of strings |
 //! | `rule("self.a < self.b", "a is below b")` | a CEL rule, on a field or on the struct |

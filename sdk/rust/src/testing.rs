@@ -53,6 +53,8 @@ pub struct Scenario {
     pub public_key_hashes: BTreeMap<String, String>,
     pub view: View,
     pub script: Vec<Exchange>,
+    /// What gzip does, where something is gzipped.
+    pub gzip: Option<fn(&[u8]) -> Vec<u8>>,
     /// Carries requests out for real, where there is a server to test against; then there is no script.
     pub transport: Option<fn(&Sent) -> Exchange>,
 }

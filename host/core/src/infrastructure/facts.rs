@@ -135,6 +135,7 @@ fn look_again(desk: &Desk<'_>, booting: bool, age: u64) -> Option<u64> {
         (true, _) => provider::booting(age),
         // Why a machine does not join is worth knowing soon.
         (false, true) => provider::booting(age).max(1_000),
+        (false, false) if desk.job.silent => provider::SILENT,
         (false, false) => provider::resync(&desk.subject.key()),
     });
     again

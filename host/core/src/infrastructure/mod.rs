@@ -152,8 +152,11 @@ pub fn decide(key: &ObjectKey, served: &Served, view: &dyn View, now: u64) -> Re
     }
     // A node that falls ill is a reason to look at its machine.
     let health = machine.as_ref().and_then(|machine| Condition::of(machine, "NodeHealthy"));
-    // And so is an API server that does not answer: whether its machines still run.
+    // And so is an API server that does not answer: whether its machines, and what stands before them, still run.
     let silent = match (&cluster, &machine) {
+        (Some(cluster), None) if !is_machine && cluster.bool_at("/status/initialization/controlPlaneInitialized") => {
+            matches!(view.connection(cluster.namespace(), cluster.name()), Connection::Down { .. })
+        }
         (Some(cluster), Some(machine)) if is_control_plane(machine) && machine.at("/status/nodeRef").is_some() => {
             matches!(view.connection(cluster.namespace(), cluster.name()), Connection::Down { .. })
         }
@@ -195,6 +198,7 @@ pub fn decide(key: &ObjectKey, served: &Served, view: &dyn View, now: u64) -> Re
         offers,
         last_pause,
         joining: machine_input.as_ref().is_some_and(|machine| !machine.node_bound),
+        silent,
     };
     early.turn = Some(TurnRequest {
         module: served.module.clone(),

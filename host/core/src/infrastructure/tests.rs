@@ -148,6 +148,26 @@ fn an_api_server_that_does_not_answer_is_a_reason_to_look_at_its_machines() {
 }
 
 #[test]
+fn an_api_server_that_does_not_answer_is_a_reason_to_look_at_what_stands_before_it() {
+    let mut scene = Scene::cluster();
+    scene.settle();
+    let down = || Connection::Down { since: 0, reason: "refused".into() };
+    let turns = scene.turns;
+    scene.world.connect("n", "c", down());
+    scene.once();
+    assert_eq!(scene.turns, turns, "it has not come up yet");
+    scene.world.edit(&capstan_api::ObjectKey::new("cluster.x-k8s.io", "Cluster", "n", "c"), |cluster| {
+        cluster.set("/status/initialization/controlPlaneInitialized", true.into());
+    });
+    scene.once();
+    assert_eq!(scene.turns, turns + 1);
+    // What has just been stopped is shown running for a moment.
+    scene.wait(10_000);
+    scene.once();
+    assert_eq!(scene.turns, turns + 2);
+}
+
+#[test]
 fn a_machine_that_vanished_is_reported_and_never_made_anew() {
     let mut scene = Scene::machine();
     scene.settle();

@@ -39,6 +39,8 @@ pub(crate) struct Job {
     pub last_pause: Option<u64>,
     /// It is a machine whose Node has not joined yet.
     pub joining: bool,
+    /// The API server that it belongs to does not answer.
+    pub silent: bool,
 }
 
 /// The state of one turn about parts.

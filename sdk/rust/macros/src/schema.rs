@@ -69,6 +69,7 @@ impl Constraints {
                     "min_items" => "minItems",
                     "max_items" => "maxItems",
                     "min_properties" => "minProperties",
+                    "max_properties" => "maxProperties",
                     "pattern" => "pattern",
                     "format" => "format",
                     "default" => "default",

@@ -71,6 +71,8 @@ impl Component for Double {
             request_timeout: if hurried { 1 } else { 30_000 },
             workload_objects: BTreeMap::new(),
             object_references: Vec::new(),
+            endpoints: vec!["api".into()],
+            credentials: Vec::new(),
         };
         vec![("DoubleMachine".into(), served)]
     }
@@ -79,7 +81,6 @@ impl Component for Double {
         let scope = TurnScope {
             module: "conformance".into(),
             object: input.subject.key(),
-            chosen: BTreeMap::new(),
             input: None,
             limits: Limits::default(),
         };

@@ -5,6 +5,8 @@
 //! ever failed (`failed.txt`). `make leak` runs all of them and writes what they came to into `docs/providers/leaks.md`;
 //! `make leak CASE='proxmox machine exchange 12 late'` runs one (`;` between several).
 
+mod aws;
+mod docker;
 mod double;
 mod proxmox;
 mod simulated;
