@@ -43,11 +43,11 @@ def storage():
                                'ctime': 1}}}
 
 
-def template(pve):
-    pve.add_vm(TEMPLATE, 'template', node='pve1', template=True, config={
+def template(pve, vmid=TEMPLATE, pool=None):
+    pve.add_vm(vmid, 'template', node='pve1', template=True, pool=pool, config={
         'scsi0': 'shared:{0},size=4G'.format(BASE), 'net0': 'virtio=BC:24:11:00:00:01,bridge=vmbr0',
         'boot': 'order=scsi0', 'memory': '2048', 'cores': 2, 'sockets': 1, 'agent': '1',
-        'smbios1': 'uuid=00000000-0000-0000-0000-000000000000', 'tags': 'capi', 'template': 1})
+        'smbios1': 'uuid=00000000-0000-0000-0000-000000000000', 'tags': pool or 'capi', 'template': 1})
 
 
 class Control:
@@ -68,12 +68,13 @@ class Control:
         app.router.add_post('/token', self.token)
         app.router.add_post('/grant', self.grant)
         app.router.add_post('/pool', self.pool)
+        app.router.add_post('/template', self.template)
         app.router.add_post('/storage/{storage}', self.storage)
         return app
 
     async def left(self, _):
         """What was not there in the beginning."""
-        lines = ['vm' for vm in self.pve.vms if vm.vmid != TEMPLATE]
+        lines = ['vm' for vm in self.pve.vms if not vm.template]
         for name, store in sorted(self.pve.storages.items()):
             lines += ['{0} iso'.format(name) for _ in store['files']]
             lines += ['{0} {1}'.format(name, volume) for volume in store.get('volumes', {}) if volume != BASE]
@@ -81,7 +82,7 @@ class Control:
 
     async def clear(self, _):
         """Takes that away."""
-        self.pve.vms[:] = [vm for vm in self.pve.vms if vm.vmid == TEMPLATE]
+        self.pve.vms[:] = [vm for vm in self.pve.vms if vm.template]
         for store in self.pve.storages.values():
             store['files'].clear()
             volumes = store.get('volumes', {})
@@ -145,6 +146,12 @@ class Control:
     async def pool(self, request):
         """Makes a resource pool."""
         self.pve.pools.setdefault((await request.json())['name'], set())
+        return web.json_response({})
+
+    async def template(self, request):
+        """Makes another template, in a pool and with the pool's name as its tag."""
+        asked = await request.json()
+        template(self.pve, asked['vmid'], asked['pool'])
         return web.json_response({})
 
     async def storage(self, request):

@@ -1,6 +1,6 @@
 //! Plain HTTP to the control interfaces of test servers.
 
-use std::sync::Arc;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -10,29 +10,29 @@ use tokio::runtime::Runtime;
 /// How long a test server may take to answer.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A client that waits for the answer. Must not be used on a thread of its own runtime.
-#[derive(Clone)]
-pub struct Client {
-    runtime: Arc<Runtime>,
-    client: reqwest::Client,
+/// What runs beside the test: clients, simulated machines, forwarded connections.
+static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("threads for a runtime")
+});
+
+/// The runtime of this process, never to be waited for by itself.
+pub fn runtime() -> &'static Runtime {
+    &RUNTIME
 }
 
+/// A client that waits for the answer.
+#[derive(Clone)]
+pub struct Client(reqwest::Client);
+
 impl Client {
-    /// With a runtime of its own, which others may use ([`Client::runtime`]).
+    /// With a time limit, and without a proxy.
     ///
     /// # Errors
-    /// When the system has no threads left.
+    /// When it cannot be set up.
     pub fn new() -> Result<Self> {
         // Whoever is first has chosen for all clients of this process.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-        let client = reqwest::Client::builder().no_proxy().timeout(PATIENCE).build()?;
-        Ok(Self { runtime: Arc::new(runtime), client })
-    }
-
-    /// Its runtime.
-    pub fn runtime(&self) -> &Runtime {
-        &self.runtime
+        Ok(Self(reqwest::Client::builder().no_proxy().timeout(PATIENCE).build()?))
     }
 
     /// Sends JSON and reads JSON (null where there is none).
@@ -52,8 +52,8 @@ impl Client {
     /// # Errors
     /// As [`Client::ask`].
     pub fn bytes(&self, method: &str, url: &str, body: Option<&Value>) -> Result<Vec<u8>> {
-        self.runtime.block_on(async {
-            let mut request = self.client.request(method.parse()?, url);
+        RUNTIME.block_on(async {
+            let mut request = self.0.request(method.parse()?, url);
             if let Some(body) = body {
                 request = request.json(body);
             }

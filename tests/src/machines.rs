@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
-use crate::http::Client;
+use crate::http::{Client, runtime};
 
 /// A machine to boot.
 #[derive(Clone, Debug)]
@@ -53,7 +53,7 @@ impl Machines {
     pub fn start(client: &Client) -> Result<Self> {
         // A Node whose machine has gone is not waited for as long as in the field.
         let options = SimulatorOptions { node_grace: Duration::from_secs(5), ..SimulatorOptions::default() };
-        let simulator = client.runtime().block_on(Simulator::start(options))?;
+        let simulator = runtime().block_on(Simulator::start(options))?;
         Ok(Self { client: client.clone(), simulator })
     }
 
@@ -120,10 +120,10 @@ impl Machines {
         listen: SocketAddr,
         targets: impl Fn() -> Vec<SocketAddr> + Send + Sync + 'static,
     ) -> Result<Forward> {
-        let runtime = self.client.runtime();
-        let listener =
-            runtime.block_on(TcpListener::bind(listen)).with_context(|| format!("listen on the endpoint {listen}"))?;
-        Ok(Forward(runtime.spawn(async move {
+        let listener = runtime()
+            .block_on(TcpListener::bind(listen))
+            .with_context(|| format!("listen on the endpoint {listen}"))?;
+        Ok(Forward(runtime().spawn(async move {
             while let Ok((mut near, _)) = listener.accept().await {
                 let targets = targets();
                 tokio::spawn(async move {

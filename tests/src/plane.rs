@@ -48,11 +48,13 @@ pub struct Up {
     pub wait: &'static str,
     /// Additional environment.
     pub env: Vec<(String, String)>,
+    /// `--record`.
+    pub record: Option<PathBuf>,
 }
 
 impl Default for Up {
     fn default() -> Self {
-        Self { files: Vec::new(), exit: false, wait: "120s", env: Vec::new() }
+        Self { files: Vec::new(), exit: false, wait: "120s", env: Vec::new(), record: None }
     }
 }
 
@@ -78,6 +80,9 @@ impl Plane {
         command.args(["up", "--port", &port.to_string(), "--wait", up.wait, "--state-dir"]).arg(dir);
         for file in &up.files {
             command.arg("-f").arg(file);
+        }
+        if let Some(file) = &up.record {
+            command.arg("--record").arg(file);
         }
         if up.exit {
             command.arg("--exit");
