@@ -8,7 +8,7 @@
 //! - [`bootstrap`]: a machine's role becomes first-boot data;
 //! - [`control_plane`]: one step of a control plane at a time;
 //! - [`Context`]: what the host tells about the subject; [`http`]: requests; [`secrets`]: secrets by handle;
-//! - [`Schema`], [`Kind`]: CRDs from Rust types; [`testing`]: a host for native unit tests.
+//! - [`Schema`], [`Kind`]: CRDs from Rust types; [`versions`]: older versions of them; [`testing`]: a host for native unit tests.
 //!
 //! Promises: an error says what was tried and why it failed in the API's own words; a panic reaches the host's log; the
 //! spec is parsed once per instance; the same code runs natively, so logic is tested with `cargo test`.
@@ -33,6 +33,7 @@ pub mod needs;
 pub mod schema;
 pub mod secrets;
 pub mod time;
+pub mod versions;
 
 pub use context::{ClusterView, Condition, Context, HostPort, Known, MachineSummary, MachineView};
 pub use error::{Error, Reason, Result, Violation};
