@@ -19,6 +19,7 @@ mod network;
 mod placement;
 mod pve;
 mod steps;
+mod v1alpha1;
 mod vm;
 mod whereabouts;
 
@@ -36,7 +37,7 @@ impl InfrastructureProvider for Proxmox {
 export_infrastructure!(Proxmox, {
     "name": "proxmox",
     "kinds": { "group": "infrastructure.cluster.x-k8s.io", "cluster": "ProxmoxCluster", "machine": "ProxmoxMachine" },
-    "contractLabels": { "cluster.x-k8s.io/v1beta2": ["v1alpha2"] },
+    "contractLabels": { "cluster.x-k8s.io/v1beta2": ["v1alpha2"], "cluster.x-k8s.io/v1beta1": ["v1alpha1"] },
     "endpoints": [
         { "name": "api", "protocol": "rest", "timeout": "30s", "maxResponse": "8Mi" }
     ],

@@ -282,13 +282,9 @@ macro_rules! export_control_plane {
 macro_rules! export_kinds_and_needs {
     ($provider:ty) => {
         impl kinds::Guest for Component {
-            fn convert(_object: String, to_version: String) -> Result<String, wit::Reason> {
-                Err(wit::Reason {
-                    code: "VersionUnknown".to_owned(),
-                    message: format!(
-                        "this provider serves one version of its kinds and cannot convert to {to_version}"
-                    ),
-                })
+            fn convert(object: String, to_version: String) -> Result<String, wit::Reason> {
+                $crate::private::panics_to_log();
+                Ok(dispatch::convert::<$provider>(&object, &to_version)?)
             }
             fn validate(old: Option<String>, new: String) -> Vec<wit::Violation> {
                 $crate::private::panics_to_log();

@@ -9,7 +9,7 @@
 //! - [`control_plane`]: one step of a control plane at a time;
 //! - [`Context`]: what the host tells about the subject; [`http`]: requests; [`secrets`]: secrets by handle;
 //! - [`aws`] and [`xml`]: the protocols of AWS;
-//! - [`Schema`], [`Kind`]: CRDs from Rust types; [`testing`]: a host for native unit tests.
+//! - [`Schema`], [`Kind`]: CRDs from Rust types; [`versions`]: older versions of them; [`testing`]: a host for native unit tests.
 //!
 //! Promises: an error says what was tried and why it failed in the API's own words; a panic reaches the host's log; the
 //! spec is parsed once per instance; the same code runs natively, so logic is tested with `cargo test`.
@@ -35,6 +35,7 @@ pub mod needs;
 pub mod schema;
 pub mod secrets;
 pub mod time;
+pub mod versions;
 pub mod xml;
 
 pub use context::{ClusterView, Condition, Context, HostPort, Known, MachineSummary, MachineView};

@@ -30,7 +30,8 @@ pub trait Schema {
 /// `#[kind(name = "SimulatedMachine", version = "v1beta1", status = MachineStatus, short = "sm",
 /// column("Phase", "string", ".status.phase", "What it does"))]` (`wide_column` for `-o wide`); `plural` where adding an `s` is wrong, and
 /// `no_template` for a kind without a `…Template`; `identity` for a cluster-scoped kind by which the operator lends credentials
-/// (`kinds.identities` of the manifest). What Cluster API's contract adds to spec, status and columns
+/// (`kinds.identities` of the manifest). An older version that is served too is a struct of its own with `older`, named here by
+/// `served_too = MachineV1Alpha1` ([`crate::versions`]). What Cluster API's contract adds to spec, status and columns
 /// (conditions, `providerID`, `initialization`, …) is added by the host and must not be written here.
 pub trait Kind: Schema {
     /// `SimulatedMachine`.
@@ -39,6 +40,12 @@ pub trait Kind: Schema {
     const VERSION: &'static str;
     /// The definition, as one element of the section `capstan:crds`.
     const CRD: &'static str;
+    /// This version in the definition.
+    const ENTRY: &'static str;
+    /// The older versions that are served too (`served_too = OldSpec`), each a spec struct with `#[kind(…, older)]`.
+    fn older() -> Vec<crate::versions::Older> {
+        Vec::new()
+    }
 }
 
 /// A number or a text such as `30%`.

@@ -15,6 +15,8 @@ pub fn derive(input: &DeriveInput) -> Result<TokenStream> {
     let mut short_names = Vec::<String>::new();
     let mut status = None::<Path>;
     let mut template = true;
+    let mut older = false;
+    let mut served_too = Vec::<Path>::new();
     let mut scope = "Namespaced";
     let mut columns = Vec::<Value>::new();
     for attribute in input.attrs.iter().filter(|a| a.path().is_ident("kind")) {
@@ -28,6 +30,8 @@ pub fn derive(input: &DeriveInput) -> Result<TokenStream> {
                 "short" => short_names.push(text(&meta)?),
                 "status" => status = Some(meta.value()?.parse::<Path>()?),
                 "no_template" => template = false,
+                "older" => older = true,
+                "served_too" => served_too.push(meta.value()?.parse::<Path>()?),
                 "identity" => (template, scope) = (false, "Cluster"),
                 column @ ("column" | "wide_column") => {
                     let content;
@@ -67,10 +71,12 @@ pub fn derive(input: &DeriveInput) -> Result<TokenStream> {
         "scope": scope, "template": template})
     .to_string();
     let head = head.trim_end_matches('}');
+    let crd = format!("{head},\"versions\":[");
     let open = format!(
-        "{head},\"versions\":[{{\"name\":{},\"served\":true,\"storage\":true,\"printerColumns\":{},\
+        "{{\"name\":{},\"served\":true,\"storage\":{},\"printerColumns\":{},\
          \"schema\":{{\"type\":\"object\",\"description\":{},\"properties\":{{\"spec\":{{",
         json!(version),
+        !older,
         Value::Array(columns),
         json!(about)
     );
@@ -84,13 +90,26 @@ pub fn derive(input: &DeriveInput) -> Result<TokenStream> {
             const KIND: &'static str = #kind;
             const VERSION: &'static str = #version;
             const CRD: &'static str = ::capstan_provider::concat_text!(
+                #crd,
+                <#name as ::capstan_provider::Kind>::ENTRY,
+                #(",", <#served_too as ::capstan_provider::Kind>::ENTRY,)*
+                "]}"
+            );
+            fn older() -> ::std::vec::Vec<::capstan_provider::versions::Older> {
+                ::std::vec![#(::capstan_provider::versions::Older {
+                    version: <#served_too as ::capstan_provider::Kind>::VERSION,
+                    up: <#served_too as ::capstan_provider::versions::OlderVersion>::up,
+                    down: <#served_too as ::capstan_provider::versions::OlderVersion>::down,
+                }),*]
+            }
+            const ENTRY: &'static str = ::capstan_provider::concat_text!(
                 #open,
                 #schema::BODY,
                 ::capstan_provider::schema::rules_open("", #schema::RULES),
                 #schema::RULES,
                 ::capstan_provider::schema::rules_close("", #schema::RULES),
                 #status,
-                "}}}}]}"
+                "}}}}"
             );
         }
     })
