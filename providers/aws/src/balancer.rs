@@ -10,7 +10,8 @@ use crate::{
     SHARED, classic,
     classic::ClassicBalancer,
     classic_elb,
-    cluster::{AWSCluster, Balancing, Listener, LoadBalancer},
+    cluster::{AWSCluster, Balancing},
+    cluster_spec::{Listener, LoadBalancer},
     ec2::not_told,
     elb, group, layout,
     listener::{ListenerPart, TargetGroup},
@@ -107,9 +108,8 @@ pub fn unlisted(_ctx: &Context<AWSCluster>, name: &str) -> Option<Box<dyn Part<A
         let listener = Listener { port, ..Listener::default() };
         return Some(Box::new(TargetGroup { suffix: format!("-{port}"), listener }));
     }
-    port(name, "listener-").map(|port| -> Box<dyn Part<AWSCluster>> {
-        Box::new(ListenerPart { suffix: format!("-{port}"), port })
-    })
+    port(name, "listener-")
+        .map(|port| -> Box<dyn Part<AWSCluster>> { Box::new(ListenerPart { suffix: format!("-{port}"), port }) })
 }
 
 /// The name that a load balancer is made with.
@@ -313,7 +313,8 @@ impl Part<AWSCluster> for NetworkBalancer {
         let mut found = read_state(&name, false, &element);
         let theirs = tags_by_arn(&found.arn)?;
         if !is_ours(ctx, &theirs, known.confirmed || spec(ctx).name.is_some()) {
-            let message = format!("load balancer {name} is there and was not made for this cluster: choose another name");
+            let message =
+                format!("load balancer {name} is there and was not made for this cluster: choose another name");
             return Ok(Presence::foreign("LoadBalancerNameTaken", message));
         }
         let vpc = ctx.id_of(VPC).unwrap_or_default();
@@ -395,7 +396,10 @@ pub fn add_tags(arn: &str, wanted: &Tags) -> capstan_provider::aws::Query {
 fn attribute(arn: &str, key: &str) -> Result<String> {
     let answer = elb("DescribeLoadBalancerAttributes").set("LoadBalancerArn", arn).max_age(SHARED).ok()?;
     let mut all = answer.all("DescribeLoadBalancerAttributesResult/Attributes/member");
-    Ok(all.find(|attribute| attribute.text("Key") == key).map(|found| found.text("Value").to_owned()).unwrap_or_default())
+    Ok(all
+        .find(|attribute| attribute.text("Key") == key)
+        .map(|found| found.text("Value").to_owned())
+        .unwrap_or_default())
 }
 
 /// The state of a part that has been looked at.

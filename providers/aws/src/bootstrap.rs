@@ -12,11 +12,7 @@ use capstan_provider::{
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::{
-    hash, instance,
-    machine::AWSMachine,
-    placement,
-};
+use crate::{hash, instance, machine::AWSMachine, placement};
 
 /// The most that user data holds, in bytes before base64.
 const MOST: u64 = 16_384;
@@ -88,9 +84,12 @@ pub fn form(ctx: &Context<AWSMachine>) -> Result<Form> {
                 Ok(Form::Object { bucket, key })
             }
             None if raw <= MOST => Ok(Form::Direct { gzip: false }),
-            None if plain => {
-                too_large("/spec/ignition/storageType", raw, ", is not compressed for Ignition", "choose ClusterObjectStore")
-            }
+            None if plain => too_large(
+                "/spec/ignition/storageType",
+                raw,
+                ", is not compressed for Ignition",
+                "choose ClusterObjectStore",
+            ),
             None => {
                 let cure = "name a bucket in s3Bucket of the AWSCluster";
                 too_large("/spec/ignition", raw, ", is not compressed for Ignition", cure)
@@ -145,9 +144,13 @@ pub fn user_data(ctx: &Context<AWSMachine>, form: &Form) -> Result<Secret> {
 /// User data for cloud-init that fetches the secrets with the machine's instance profile and includes what they hold.
 fn script(parameters: bool, prefix: &str, count: u64, region: &str) -> String {
     let fetch = if parameters {
-        format!("aws --region '{region}' ssm get-parameter --with-decryption --name '{prefix}-'\"$1\" --query Parameter.Value")
+        format!(
+            "aws --region '{region}' ssm get-parameter --with-decryption --name '{prefix}-'\"$1\" --query Parameter.Value"
+        )
     } else {
-        format!("aws --region '{region}' secretsmanager get-secret-value --secret-id '{prefix}-'\"$1\" --query SecretBinary")
+        format!(
+            "aws --region '{region}' secretsmanager get-secret-value --secret-id '{prefix}-'\"$1\" --query SecretBinary"
+        )
     };
     format!(
         r#"Content-Type: multipart/mixed; boundary="first-boot-data"
@@ -247,7 +250,12 @@ impl Piece {
 }
 
 /// Sends a JSON request; what it says, or why it does not.
-fn ask(parameters: bool, action: &str, body: &Value, hidden: &[(&str, &Secret)]) -> Result<std::result::Result<Value, Fault>> {
+fn ask(
+    parameters: bool,
+    action: &str,
+    body: &Value,
+    hidden: &[(&str, &Secret)],
+) -> Result<std::result::Result<Value, Fault>> {
     let (endpoint, target) = if parameters {
         ("ssm", format!("AmazonSSM.{action}"))
     } else {
@@ -272,7 +280,9 @@ impl Part<AWSMachine> for Piece {
     }
     fn identify(&self, ctx: &Context<AWSMachine>, _reserved: &[String]) -> Result<Choice> {
         let form = form(ctx)?;
-        let Form::Secrets { prefix, .. } = &form else { return Err(Error::internal("first-boot data is not kept in secrets")) };
+        let Form::Secrets { prefix, .. } = &form else {
+            return Err(Error::internal("first-boot data is not kept in secrets"));
+        };
         Choice::chosen(format!("{prefix}-{}", self.number)).freeze(&Kept { form })
     }
     fn observe(&self, ctx: &Context<AWSMachine>) -> Result<Presence> {
@@ -368,7 +378,9 @@ impl Part<AWSMachine> for Object {
     }
     fn identify(&self, ctx: &Context<AWSMachine>, _reserved: &[String]) -> Result<Choice> {
         let form = form(ctx)?;
-        let Form::Object { bucket, key } = &form else { return Err(Error::internal("first-boot data is not kept in a bucket")) };
+        let Form::Object { bucket, key } = &form else {
+            return Err(Error::internal("first-boot data is not kept in a bucket"));
+        };
         Choice::chosen(format!("{bucket}/{key}")).freeze(&Kept { form })
     }
     fn observe(&self, ctx: &Context<AWSMachine>) -> Result<Presence> {

@@ -29,10 +29,8 @@ pub fn tags_of(name: &str) -> Result<Tags> {
 
 fn health_check(ctx: &Context<AWSCluster>) -> [(&'static str, String); 5] {
     let spec = balancer::spec(ctx);
-    let protocol = match spec.health_check_protocol.as_deref() {
-        Some(protocol @ ("TCP" | "HTTP" | "HTTPS")) => protocol,
-        _ => "SSL",
-    };
+    let given = spec.health_check_protocol.as_deref();
+    let protocol = given.filter(|protocol| matches!(*protocol, "TCP" | "HTTP" | "HTTPS")).unwrap_or("SSL");
     let path = if protocol.starts_with("HTTP") { "/readyz" } else { "" };
     let check = &spec.health_check;
     let or = |given: Option<u64>, usual: u64| given.unwrap_or(usual).to_string();
@@ -76,7 +74,8 @@ impl Part<AWSCluster> for ClassicBalancer {
         };
         let theirs = tags_of(&name)?;
         if !balancer::is_ours(ctx, &theirs, known.confirmed || balancer::spec(ctx).name.is_some()) {
-            let message = format!("load balancer {name} is there and was not made for this cluster: choose another name");
+            let message =
+                format!("load balancer {name} is there and was not made for this cluster: choose another name");
             return Ok(Presence::foreign("LoadBalancerNameTaken", message));
         }
         let vpc = ctx.id_of(VPC).unwrap_or_default();
@@ -86,7 +85,8 @@ impl Part<AWSCluster> for ClassicBalancer {
         }
         let mut seen = Observed::new(&name, &read_state(&name, true, &element))?.ready(!differs(ctx, &element));
         if differs(ctx, &element) {
-            seen = seen.todo("SetHealthCheck", format!("saying how load balancer {name} asks whether machines are well"));
+            seen =
+                seen.todo("SetHealthCheck", format!("saying how load balancer {name} asks whether machines are well"));
         }
         let wanted = balancer::spec(ctx).cross_zone_load_balancing.to_string();
         if attributes(&name)? != (wanted, IDLE.to_owned()) {

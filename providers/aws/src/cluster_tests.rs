@@ -17,7 +17,14 @@ fn scenario(spec: Value) -> Scenario {
 
 fn known(id: &str, state: Value) -> Known {
     let state = Some(state.to_string());
-    Known { id: Some(id.to_owned()), confirmed: true, attempt: 1, idempotency_key: "key-1".to_owned(), state, ..Known::default() }
+    Known {
+        id: Some(id.to_owned()),
+        confirmed: true,
+        attempt: 1,
+        idempotency_key: "key-1".to_owned(),
+        state,
+        ..Known::default()
+    }
 }
 
 /// A VPC that was made, with a public and a private subnet in one zone.
@@ -79,7 +86,11 @@ fn aws_a_nat_gateway_that_was_deleted_is_gone_although_it_is_listed_791() {
         ))
     };
     let observe = |state: &str| {
-        made(json!({})).answer_bytes("POST /", 200, listed(state)).run(|| infrastructure::observe::<Aws>("nat-a")).0.unwrap()
+        made(json!({}))
+            .answer_bytes("POST /", 200, listed(state))
+            .run(|| infrastructure::observe::<Aws>("nat-a"))
+            .0
+            .unwrap()
     };
     assert_eq!(observe("deleted"), Presence::Absent(Absence::LookedUpById));
     assert_eq!(observe("failed"), Presence::Absent(Absence::LookedUpById));
@@ -90,7 +101,8 @@ fn aws_a_nat_gateway_that_was_deleted_is_gone_although_it_is_listed_791() {
     // Nor is an old one found when another is asked for.
     let mut start = made(json!({}));
     start.known.insert("nat-a".to_owned(), Known { attempt: 2, ..Known::default() });
-    let (absent, _) = start.answer_bytes("POST /", 200, listed("deleted")).run(|| infrastructure::observe::<Aws>("nat-a"));
+    let (absent, _) =
+        start.answer_bytes("POST /", 200, listed("deleted")).run(|| infrastructure::observe::<Aws>("nat-a"));
     assert_eq!(absent, Ok(Presence::absent_by_key()));
 }
 
@@ -100,26 +112,36 @@ fn aws_what_is_in_a_vpc_of_the_users_is_never_taken_away_1755() {
     assert_eq!(names(scenario(spec.clone())), [("vpc".to_owned(), true)], "first it is looked whose it is");
     let state = json!({"id": "vpc-9", "cidr": "10.0.0.0/16", "owned": false});
     let parts = names(scenario(spec).known("vpc", known("vpc-9", state)));
-    let of_network: Vec<&(String, bool)> = parts.iter().filter(|(name, _)| !name.starts_with("security-group")).collect();
-    assert_eq!(of_network.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["vpc", "subnets", "load-balancer"]);
+    let of_network: Vec<&(String, bool)> =
+        parts.iter().filter(|(name, _)| !name.starts_with("security-group")).collect();
+    assert_eq!(
+        of_network.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(),
+        ["vpc", "subnets", "load-balancer"]
+    );
     assert!(parts[0].1 && parts[1].1, "VPC and subnets are borrowed");
     assert!(!parts.iter().any(|(name, _)| name.starts_with("nat")), "{parts:?}");
 }
 
 #[test]
 fn the_tag_of_a_named_vpc_says_whose_it_is() {
-    let spec = || json!({"network": {"vpc": {"id": "vpc-9"}, "subnets": [{"id": "subnet-1", "availabilityZone": "a"}]}});
+    let spec =
+        || json!({"network": {"vpc": {"id": "vpc-9"}, "subnets": [{"id": "subnet-1", "availabilityZone": "a"}]}});
     let look = |tags: &str| {
-        let body = format!("<R><vpcSet><item><vpcId>vpc-9</vpcId><cidrBlock>10.0.0.0/16</cidrBlock>{tags}</item></vpcSet></R>");
+        let body = format!(
+            "<R><vpcSet><item><vpcId>vpc-9</vpcId><cidrBlock>10.0.0.0/16</cidrBlock>{tags}</item></vpcSet></R>"
+        );
         let start = scenario(spec()).answer_bytes("POST /", 200, body.into_bytes());
         let Ok(Presence::Present(seen)) = start.run(|| infrastructure::observe::<Aws>("vpc")).0 else { panic!() };
         assert!(!seen.ready, "the parts are listed anew before anything is done");
         serde_json::from_str::<Value>(&seen.state).unwrap()["owned"] == true
     };
-    let capas = "<tagSet><item><key>sigs.k8s.io/cluster-api-provider-aws/cluster/c</key><value>owned</value></item></tagSet>";
+    let capas =
+        "<tagSet><item><key>sigs.k8s.io/cluster-api-provider-aws/cluster/c</key><value>owned</value></item></tagSet>";
     assert!(look(capas), "CAPA made it for this cluster");
     assert!(!look("<tagSet/>"));
-    assert!(!look(&capas.replace("</tagSet>", "<item><key>capstan.dev/owner-key</key><value>else</value></item></tagSet>")));
+    assert!(!look(
+        &capas.replace("</tagSet>", "<item><key>capstan.dev/owner-key</key><value>else</value></item></tagSet>")
+    ));
     let owned = json!({"id": "vpc-9", "owned": true});
     let parts = names(scenario(spec()).known("vpc", known("vpc-9", owned)));
     assert!(parts.contains(&("subnet-subnet-1".to_owned(), false)), "{parts:?}");
@@ -141,9 +163,14 @@ fn aws_groups_lose_their_rules_before_they_go_1846_4985() {
     // Its own rules first.
     let start = made(json!({})).answer_bytes("POST /", 200, groups(rule)).answer_bytes("POST /", 200, ok("<R/>"));
     let (_, sent) = delete("security-group-node", start);
-    assert!(form(&sent[1]).starts_with("Action=RevokeSecurityGroupIngress&Version=2016-11-15&GroupId=sg-node"), "{}", form(&sent[1]));
+    assert!(
+        form(&sent[1]).starts_with("Action=RevokeSecurityGroupIngress&Version=2016-11-15&GroupId=sg-node"),
+        "{}",
+        form(&sent[1])
+    );
     // One that another names waits, and sends nothing: the other has its turn.
-    let (waits, sent) = delete("security-group-controlplane", made(json!({})).answer_bytes("POST /", 200, groups(rule)));
+    let (waits, sent) =
+        delete("security-group-controlplane", made(json!({})).answer_bytes("POST /", 200, groups(rule)));
     assert!(matches!(waits, Ok(Progress::Waiting(reason)) if reason.code == "GroupInUse") && sent.len() == 1);
     let start = made(json!({})).answer_bytes("POST /", 200, groups("")).answer_bytes("POST /", 200, ok("<R/>"));
     let (_, sent) = delete("security-group-controlplane", start);
@@ -152,11 +179,18 @@ fn aws_groups_lose_their_rules_before_they_go_1846_4985() {
 
 #[test]
 fn aws_what_others_left_in_the_network_is_waited_for_and_told_1718_3810() {
-    for (part, code) in [("vpc", "DependencyViolation"), ("subnet-private-a", "DependencyViolation"), ("internet-gateway", "DependencyViolation")] {
+    for (part, code) in [
+        ("vpc", "DependencyViolation"),
+        ("subnet-private-a", "DependencyViolation"),
+        ("internet-gateway", "DependencyViolation"),
+    ] {
         let start = made(json!({})).answer_bytes("POST /", 400, refusal(code));
         let (told, _) = start.run(|| infrastructure::delete::<Aws>(part));
         let Err(Error::Transient(reason)) = told else { panic!("{told:?}") };
-        assert!(reason.code == code && reason.message.contains("Action") || reason.message.contains(code), "{reason:?}");
+        assert!(
+            reason.code == code && reason.message.contains("Action") || reason.message.contains(code),
+            "{reason:?}"
+        );
     }
     for part in ["vpc", "subnet-private-a", "nat-a", "nat-address-a"] {
         let start = made(json!({})).answer_bytes("POST /", 400, refusal("InvalidThing.NotFound"));
@@ -174,7 +208,10 @@ fn aws_a_cluster_that_never_got_a_vpc_has_nothing_to_delete_2227() {
         .answer_bytes("POST /", 200, ok("<R><vpcSet/></R>"))
         .run(|| infrastructure::observe::<Aws>("vpc"));
     assert_eq!(absent, Ok(Presence::absent_by_key()));
-    assert!(form(&sent[0]).contains("Filter.1.Name=tag%3Asigs.k8s.io"), "it is searched for, not asked for by an empty id");
+    assert!(
+        form(&sent[0]).contains("Filter.1.Name=tag%3Asigs.k8s.io"),
+        "it is searched for, not asked for by an empty id"
+    );
 }
 
 #[test]
@@ -197,7 +234,10 @@ fn aws_connections_end_when_a_machine_is_taken_out_5800() {
     let (_, sent) =
         start.answer_bytes("POST /", 200, ok("<R/>")).run(|| infrastructure::update::<Aws>("target-group", &seen.todo));
     let sent = form(&sent[0]);
-    assert!(sent.contains("Key=deregistration_delay.connection_termination.enabled&Attributes.member.1.Value=true"), "{sent}");
+    assert!(
+        sent.contains("Key=deregistration_delay.connection_termination.enabled&Attributes.member.1.Value=true"),
+        "{sent}"
+    );
     assert!(sent.contains("Key=preserve_client_ip.enabled&Attributes.member.3.Value=false"), "no hairpin: {sent}");
 }
 
@@ -240,10 +280,12 @@ fn drift_is_repaired() {
              <state>{state}</state></item>"
         )
     };
-    let association = "<item><routeTableAssociationId>rtbassoc-1</routeTableAssociationId><subnetId>subnet-a</subnetId></item>";
+    let association =
+        "<item><routeTableAssociationId>rtbassoc-1</routeTableAssociationId><subnetId>subnet-a</subnetId></item>";
     let look = |body: Vec<u8>| {
         let start = made(json!({})).known("route-table-private-a", known("rtb-1", json!({"id": "rtb-1"})));
-        let (seen, _) = start.answer_bytes("POST /", 200, body).run(|| infrastructure::observe::<Aws>("route-table-private-a"));
+        let (seen, _) =
+            start.answer_bytes("POST /", 200, body).run(|| infrastructure::observe::<Aws>("route-table-private-a"));
         let Ok(Presence::Present(seen)) = seen else { panic!("{seen:?}") };
         seen.todo.into_iter().map(|reason| reason.code).filter(|code| code != "Tag").collect::<Vec<_>>()
     };
@@ -253,8 +295,9 @@ fn drift_is_repaired() {
     assert_eq!(look(table(&route("active"), association)), [""; 0]);
     let start = made(json!({})).known("route-table-private-a", known("rtb-1", json!({"id": "rtb-1"})));
     let todo = [capstan_provider::Reason::new("AddRoute", "")];
-    let (done, sent) =
-        start.answer_bytes("POST /", 400, refusal("RouteAlreadyExists")).run(|| infrastructure::update::<Aws>("route-table-private-a", &todo));
+    let (done, sent) = start
+        .answer_bytes("POST /", 400, refusal("RouteAlreadyExists"))
+        .run(|| infrastructure::update::<Aws>("route-table-private-a", &todo));
     assert_eq!(done, Ok(Progress::done("rtb-1")), "an answer that was lost has done it");
     assert_eq!(
         form(&sent[0]),
@@ -267,8 +310,9 @@ fn drift_is_repaired() {
         "<R><securityGroupInfo><item><groupId>sg-node</groupId><ipPermissions>{extra}</ipPermissions>{}</item></securityGroupInfo></R>",
         tags("security-group-node")
     );
-    let (seen, _) =
-        made(json!({})).answer_bytes("POST /", 200, ok(&groups)).run(|| infrastructure::observe::<Aws>("security-group-node"));
+    let (seen, _) = made(json!({}))
+        .answer_bytes("POST /", 200, ok(&groups))
+        .run(|| infrastructure::observe::<Aws>("security-group-node"));
     let Ok(Presence::Present(seen)) = seen else { panic!("{seen:?}") };
     let codes: Vec<&str> = seen.todo.iter().map(|reason| reason.code.as_str()).collect();
     assert!(!seen.ready && codes.starts_with(&["AddRules", "RemoveRules"]), "{codes:?}");
@@ -292,7 +336,12 @@ fn the_requests_of_a_network() {
     assert!(nat.contains("SubnetId=subnet-p&AllocationId=eipalloc-1&ClientToken=key-1"), "{nat}");
     assert!(nat.contains("TagSpecification.1.ResourceType=natgateway"), "{nat}");
     let vpc = create("vpc", "<R><vpc><vpcId>vpc-1</vpcId></vpc></R>");
-    assert!(vpc.starts_with("Action=CreateVpc&Version=2016-11-15&CidrBlock=10.0.0.0%2F16&TagSpecification.1.ResourceType=vpc"), "{vpc}");
+    assert!(
+        vpc.starts_with(
+            "Action=CreateVpc&Version=2016-11-15&CidrBlock=10.0.0.0%2F16&TagSpecification.1.ResourceType=vpc"
+        ),
+        "{vpc}"
+    );
     let owner = "Key=capstan.dev%2Fowner-key&TagSpecification.1.Tag.2.Value=owner-1";
     assert!(vpc.contains(owner) && vpc.contains("Value=c-vpc"), "{vpc}");
     let subnet = create("subnet-public-a", "<R><subnet><subnetId>subnet-p</subnetId></subnet></R>");
@@ -334,10 +383,16 @@ fn what_is_not_served_is_refused_by_name() {
         refused(json!({"controlPlaneLoadBalancer": {"loadBalancerType": "alb"}})),
         ["/spec/controlPlaneLoadBalancer/loadBalancerType"]
     );
-    assert_eq!(refused(json!({"controlPlaneLoadBalancer": {"loadBalancerType": "disabled"}})), ["/spec/controlPlaneEndpoint"]);
+    assert_eq!(
+        refused(json!({"controlPlaneLoadBalancer": {"loadBalancerType": "disabled"}})),
+        ["/spec/controlPlaneEndpoint"]
+    );
     assert_eq!(refused(json!({"region": ""})), ["/spec/region"]);
     assert_eq!(refused(json!({"network": {"subnets": [{"id": "subnet-1"}]}})), ["/spec/network/subnets/0/id"]);
     assert_eq!(refused(json!({"network": {"subnets": [{"id": "a"}]}})), ["/spec/network/subnets/0"]);
-    assert_eq!(refused(json!({"network": {"vpc": {"id": "vpc-1"}, "subnets": [{"id": "a"}]}})), ["/spec/network/subnets/0/id"]);
+    assert_eq!(
+        refused(json!({"network": {"vpc": {"id": "vpc-1"}, "subnets": [{"id": "a"}]}})),
+        ["/spec/network/subnets/0/id"]
+    );
     assert_eq!(refused(json!({"additionalTags": {"capstan.dev/part": "x"}})), ["/spec/additionalTags"]);
 }

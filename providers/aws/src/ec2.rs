@@ -22,13 +22,8 @@ pub struct Class {
 }
 
 /// VPCs.
-pub const VPCS: Class = Class {
-    describe: "DescribeVpcs",
-    set: "vpcSet/item",
-    id: "vpcId",
-    parameter: "VpcId",
-    resource_type: "vpc",
-};
+pub const VPCS: Class =
+    Class { describe: "DescribeVpcs", set: "vpcSet/item", id: "vpcId", parameter: "VpcId", resource_type: "vpc" };
 /// Subnets.
 pub const SUBNETS: Class = Class {
     describe: "DescribeSubnets",
@@ -126,7 +121,10 @@ pub fn by_id(class: &Class, id: &str) -> Result<Option<Element>> {
 
 /// An answer to a question about one thing that is empty.
 pub fn not_told(action: &str, id: &str) -> Error {
-    Error::transient("UnexpectedAnswer", format!("{action}: the answer neither shows {id} nor says that it is not there"))
+    Error::transient(
+        "UnexpectedAnswer",
+        format!("{action}: the answer neither shows {id} nor says that it is not there"),
+    )
 }
 
 /// A resource of a cluster.
@@ -174,9 +172,14 @@ pub trait Resource {
 }
 
 /// A resource as a part.
-pub struct Ec2<R>(pub R);
+pub struct Ec2(Box<dyn Resource>);
 
-impl<R: Resource> Ec2<R> {
+impl Ec2 {
+    /// It, boxed as parts are listed.
+    pub fn part(resource: impl Resource + 'static) -> Box<dyn Part<AWSCluster>> {
+        Box::new(Self(Box::new(resource)))
+    }
+
     /// By its id where one is on record or in the spec, else by our owner key.
     pub fn find(&self, ctx: &Context<AWSCluster>) -> Result<Found> {
         let (class, part) = (self.0.class(), self.0.part());
@@ -198,7 +201,9 @@ impl<R: Resource> Ec2<R> {
                 Some(owner) if owner != ctx.owner_key() => {
                     Found::Foreign(format!("{} {id} belongs to another object", class.resource_type))
                 }
-                None if !confirmed => Found::Foreign(format!("{} {id} was not made for this object", class.resource_type)),
+                None if !confirmed => {
+                    Found::Foreign(format!("{} {id} was not made for this object", class.resource_type))
+                }
                 _ => Found::There(element),
             });
         }
@@ -214,7 +219,7 @@ impl<R: Resource> Ec2<R> {
     }
 }
 
-impl<R: Resource> Part<AWSCluster> for Ec2<R> {
+impl Part<AWSCluster> for Ec2 {
     fn name(&self) -> String {
         self.0.part()
     }
@@ -253,7 +258,9 @@ impl<R: Resource> Part<AWSCluster> for Ec2<R> {
         let answer = query.send()?.map_err(|fault| fault.error_at(crate::cluster::FIELDS))?;
         match answer.found(self.0.made()) {
             Some(id) => Ok(Progress::done(id)),
-            None => Err(Error::transient("UnexpectedAnswer", format!("{action}: the answer names no {}", self.0.made()))),
+            None => {
+                Err(Error::transient("UnexpectedAnswer", format!("{action}: the answer names no {}", self.0.made())))
+            }
         }
     }
 

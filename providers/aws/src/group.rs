@@ -83,7 +83,11 @@ impl MadeGroup {
         // The cloud controller manager keeps the rules of its load balancers in this one.
         let extra = match self.0 {
             BALANCERS => Rules::new(),
-            _ => there.iter().filter(|(rule, _)| !wanted.contains_key(rule)).map(|(r, d)| (r.clone(), d.clone())).collect(),
+            _ => there
+                .iter()
+                .filter(|(rule, _)| !wanted.contains_key(rule))
+                .map(|(r, d)| (r.clone(), d.clone()))
+                .collect(),
         };
         let missing = wanted.into_iter().filter(|(rule, _)| !there.contains_key(rule)).collect();
         Ok(Some((missing, extra)))

@@ -88,6 +88,9 @@ fn architecture(instance_type: &str) -> Result<String> {
     found.retain(|architecture| matches!(*architecture, "x86_64" | "arm64"));
     match found.first() {
         Some(first) => Ok((*first).to_owned()),
-        None => Err(Error::invalid("/spec/instanceType", format!("there is no instance type {instance_type} in the region"))),
+        None => Err(Error::invalid(
+            "/spec/instanceType",
+            format!("there is no instance type {instance_type} in the region"),
+        )),
     }
 }

@@ -165,7 +165,8 @@ impl Instance {
         let found = listed(&cluster, max_age)?.into_iter().find(|instance| {
             let theirs = tags::of_ec2(instance);
             let ours = theirs.get(tags::OWNER) == Some(&ctx.owner_key());
-            ours && (theirs.get(ATTEMPT) == Some(&attempt) || !matches!(state_of(instance), "terminated" | "shutting-down"))
+            ours && (theirs.get(ATTEMPT) == Some(&attempt)
+                || !matches!(state_of(instance), "terminated" | "shutting-down"))
         });
         Ok((Absence::SearchedByKey, found))
     }
@@ -212,7 +213,11 @@ impl Part<AWSMachine> for Instance {
             _ => {}
         }
         if state == "terminated" {
-            return Ok(if confirmed || in_spec { Presence::Absent(how) } else { Presence::Failed(how, reason_of(&instance)) });
+            return Ok(if confirmed || in_spec {
+                Presence::Absent(how)
+            } else {
+                Presence::Failed(how, reason_of(&instance))
+            });
         }
         let found = InstanceState {
             id: id.to_owned(),
@@ -273,7 +278,10 @@ impl Part<AWSMachine> for Instance {
     fn delete(&self, ctx: &Context<AWSMachine>) -> Result<Progress> {
         let id = ctx.id_of(INSTANCE)?;
         if let Some(where_) = registration::still_registered(ctx, &id)? {
-            return Ok(Progress::waiting("Deregistering", format!("{id} is terminated when {where_} has let go of it")));
+            return Ok(Progress::waiting(
+                "Deregistering",
+                format!("{id} is terminated when {where_} has let go of it"),
+            ));
         }
         match crate::ec2("TerminateInstances").set("InstanceId.1", &id).send()? {
             Ok(_) => Ok(Progress::done(id)),
@@ -285,7 +293,9 @@ impl Part<AWSMachine> for Instance {
 
 /// The groups that it is to have, where the spec names others by id than it has.
 fn changed_groups(ctx: &Context<AWSMachine>, instance: &Element) -> Result<Option<Vec<String>>> {
-    let Some(frozen) = frozen(ctx)? else { return Ok(None) };
+    if frozen(ctx)?.is_none() {
+        return Ok(None);
+    }
     let given = &ctx.spec.additional_security_groups;
     if given.iter().any(|group| group.id.is_none()) {
         return Ok(None);
@@ -300,7 +310,6 @@ fn changed_groups(ctx: &Context<AWSMachine>, instance: &Element) -> Result<Optio
         }
     }
     let there: BTreeSet<&str> = instance.all("groupSet/item").map(|group| group.text("groupId")).collect();
-    // What was chosen at launch and is there is as it should be.
-    let same = |groups: &[String]| groups.iter().map(String::as_str).collect::<BTreeSet<_>>() == there;
-    Ok((!same(&wanted) && !(frozen.groups == wanted && there.is_empty())).then_some(wanted))
+    let same = wanted.iter().map(String::as_str).collect::<BTreeSet<_>>() == there;
+    Ok((!same && !there.is_empty()).then_some(wanted))
 }

@@ -82,7 +82,8 @@ pub fn query(ctx: &Context<AWSMachine>, frozen: &Frozen) -> Result<Query> {
                 record(name.enable_resource_name_dns_aaaa_record),
             );
     }
-    let root = spec.root_volume.iter().map(|volume| (volume.device_name.as_deref().unwrap_or(&frozen.root_device), volume));
+    let root =
+        spec.root_volume.iter().map(|volume| (volume.device_name.as_deref().unwrap_or(&frozen.root_device), volume));
     let further = spec.non_root_volumes.iter();
     let further = further.map(|volume| (volume.device_name.as_deref().unwrap_or_default(), volume));
     for (index, (device, volume)) in root.chain(further).enumerate() {

@@ -117,7 +117,10 @@ pub fn choose(ctx: &Context<AWSCluster>) -> Result<Layout> {
     let Some((public, private)) = split(cidr, zones.len()) else {
         return Err(Error::invalid(
             "/spec/network/vpc/cidrBlock",
-            format!("{cidr:?} is no range such as {DEFAULT_CIDR} with room for two subnets in each of {} zones", zones.len()),
+            format!(
+                "{cidr:?} is no range such as {DEFAULT_CIDR} with room for two subnets in each of {} zones",
+                zones.len()
+            ),
         ));
     };
     let mut subnets = Vec::new();
@@ -150,7 +153,10 @@ fn zones(ctx: &Context<AWSCluster>) -> Result<Vec<String>> {
         .collect();
     zones.sort();
     if zones.is_empty() {
-        return Err(Error::transient("NoAvailabilityZone", "the region shows no zone that is available to this account"));
+        return Err(Error::transient(
+            "NoAvailabilityZone",
+            "the region shows no zone that is available to this account",
+        ));
     }
     let most = vpc.availability_zone_usage_limit.unwrap_or(3).max(1);
     if vpc.availability_zone_selection.as_deref() == Some("Random") {
@@ -248,7 +254,9 @@ mod tests {
         let (public, private) = split("10.9.8.7/16", 2).unwrap();
         assert_eq!(public, ["10.9.0.0/19", "10.9.32.0/19"]);
         assert_eq!(private, ["10.9.64.0/18", "10.9.128.0/18"]);
-        for (cidr, zones) in [("10.0.0.0/26", 3), ("10.0.0.0", 1), ("10.0.0.0/33", 1), ("fd00::/56", 1), ("10.0.0.0/0", 3)] {
+        for (cidr, zones) in
+            [("10.0.0.0/26", 3), ("10.0.0.0", 1), ("10.0.0.0/33", 1), ("fd00::/56", 1), ("10.0.0.0/0", 3)]
+        {
             assert_eq!(split(cidr, zones), None, "{cidr}");
         }
     }

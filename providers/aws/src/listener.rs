@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 use crate::{
     SHARED,
     balancer::{self, BALANCER, BALANCER_FIELDS, BalancerState, add_tags, done_or_gone, needed},
-    cluster::{AWSCluster, Listener},
+    cluster::AWSCluster,
+    cluster_spec::Listener,
     ec2::not_told,
     elb,
     network::{VPC, state},
@@ -204,7 +205,8 @@ impl Part<AWSCluster> for ListenerPart {
         };
         let arn = listener.text("ListenerArn");
         let seen = Observed::new(arn, &serde_json::json!({"port": self.port}))?;
-        let target = state::<TargetState>(ctx, &target_group(&self.suffix))?.map(|target| target.arn).unwrap_or_default();
+        let target =
+            state::<TargetState>(ctx, &target_group(&self.suffix))?.map(|target| target.arn).unwrap_or_default();
         if listener.text("DefaultActions/member/TargetGroupArn") != target {
             return Ok(Presence::Present(seen.todo("Forward", format!("leading port {port} to {target}"))));
         }

@@ -342,7 +342,7 @@ impl PartsOf for AWSMachine {
         if new.ami.eks_lookup_type.is_some() {
             wrong("/spec/ami/eksLookupType", "images of EKS are not looked up: set ami.id");
         }
-        let reference = |given: &ResourceRef| given.id.is_some() == !given.filters.is_empty();
+        let reference = |given: &ResourceRef| given.id.is_some() != given.filters.is_empty();
         if new.subnet.as_ref().is_some_and(reference) {
             wrong("/spec/subnet", "set either id or filters");
         }
@@ -387,7 +387,12 @@ impl PartsOf for AWSMachine {
             refuse(&mut all, &format!("/spec/{field}"), value.as_ref(), why);
         }
         if let Some(ignition) = &new.ignition {
-            refuse(&mut all, "/spec/ignition/proxy", ignition.proxy.as_ref(), "write it into the bootstrap configuration");
+            refuse(
+                &mut all,
+                "/spec/ignition/proxy",
+                ignition.proxy.as_ref(),
+                "write it into the bootstrap configuration",
+            );
             refuse(&mut all, "/spec/ignition/tls", ignition.tls.as_ref(), "write it into the bootstrap configuration");
         }
         all
@@ -416,7 +421,10 @@ impl MachineKind for AWSMachine {
             "pending" => (Phase::Pending, no("InstanceNotReady", format!("{} is being started", instance.id))),
             "stopping" | "stopped" => (
                 Phase::Stopped,
-                no("InstanceStopped", format!("{} is {}: start it, or delete the Machine", instance.id, instance.state)),
+                no(
+                    "InstanceStopped",
+                    format!("{} is {}: start it, or delete the Machine", instance.id, instance.state),
+                ),
             ),
             state => (Phase::Failed, no("InstanceTerminated", format!("{} is {state}", instance.id))),
         };
@@ -445,7 +453,8 @@ fn without_instance(ctx: &Context<AWSMachine>, vanished: bool) -> Result<Machine
     } else {
         (Phase::Pending, None, ("InstanceProvisionStarted", "the instance has not been launched yet".to_owned()))
     };
-    let status = AWSMachineStatus { instance_state: state, instance_id: ctx.known(INSTANCE).and_then(|known| known.id) };
+    let status =
+        AWSMachineStatus { instance_state: state, instance_id: ctx.known(INSTANCE).and_then(|known| known.id) };
     Ok(MachineFacts {
         phase,
         conditions: vec![Condition::new("InstanceReady", Some(false), condition.0, condition.1)],

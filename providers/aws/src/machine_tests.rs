@@ -34,7 +34,8 @@ fn scenario(spec: serde_json::Value) -> Scenario {
         ("load-balancer", json!({"name": "b", "arn": "arn:b", "dns": "b.example", "active": true})),
         ("target-group", json!({"arn": "arn:t", "port": 6443})),
     ];
-    scenario.infrastructure_states = states.into_iter().map(|(name, state)| (name.to_owned(), state.to_string())).collect();
+    scenario.infrastructure_states =
+        states.into_iter().map(|(name, state)| (name.to_owned(), state.to_string())).collect();
     scenario.machine(TestMachine {
         name: "m".to_owned(),
         kubernetes_version: Some("v1.34.1".to_owned()),
@@ -135,7 +136,10 @@ fn aws_an_instance_that_was_not_shown_at_first_is_found_by_its_key_2915() {
 fn aws_launching_again_sends_the_same_bytes_under_the_same_token_5512() {
     let create = |scenario: Scenario| {
         let answer = b"<R><instancesSet><item><instanceId>i-1</instanceId></item></instancesSet></R>".to_vec();
-        scenario.known("instance", asked()).answer_bytes("POST /", 200, answer).run(|| infrastructure::create::<Aws>("instance"))
+        scenario
+            .known("instance", asked())
+            .answer_bytes("POST /", 200, answer)
+            .run(|| infrastructure::create::<Aws>("instance"))
     };
     let (done, first) = create(scenario(json!({"additionalTags": {"a": "b"}})));
     assert_eq!(done, Ok(Progress::done("i-1")), "the id is told at once (6131)");
@@ -150,9 +154,11 @@ fn aws_launching_again_sends_the_same_bytes_under_the_same_token_5512() {
 #[test]
 fn aws_an_instance_that_has_vanished_is_told_and_not_made_anew_5794() {
     let gone = || scenario(json!({})).known("instance", seen("running"));
-    let absent = observe(
-        gone().answer_bytes("POST /", 200, NONE.to_vec()).answer_bytes("POST /", 400, refusal("InvalidInstanceID.NotFound")),
-    );
+    let absent = observe(gone().answer_bytes("POST /", 200, NONE.to_vec()).answer_bytes(
+        "POST /",
+        400,
+        refusal("InvalidInstanceID.NotFound"),
+    ));
     assert_eq!(absent, Ok(Presence::absent_by_id()));
     let (parts, _) = gone().run(infrastructure::parts::<Aws>);
     assert!(!parts.unwrap()[0].replaceable);
@@ -220,12 +226,18 @@ fn aws_a_machine_leaves_the_load_balancer_as_soon_as_it_is_deleted_4697() {
     };
     assert_eq!(names(control_plane()), ["instance", "registration"]);
     assert_eq!(names(with_machine(control_plane(), |machine| machine.deleting = true)), ["instance"]);
-    assert_eq!(names(control_plane().known("instance", seen("stopped"))), ["instance"], "nor does one that is stopped stay");
+    assert_eq!(
+        names(control_plane().known("instance", seen("stopped"))),
+        ["instance"],
+        "nor does one that is stopped stay"
+    );
     let (done, sent) = control_plane()
         .answer_bytes("POST /", 200, b"<R/>".to_vec())
         .run(|| infrastructure::delete::<Aws>("registration"));
     assert!(done.is_ok());
-    assert!(form(&sent[0]).starts_with("Action=DeregisterTargets&") && form(&sent[0]).contains("Targets.member.1.Id=i-1"));
+    assert!(
+        form(&sent[0]).starts_with("Action=DeregisterTargets&") && form(&sent[0]).contains("Targets.member.1.Id=i-1")
+    );
 }
 
 #[test]
@@ -244,16 +256,19 @@ fn aws_an_instance_is_not_terminated_before_the_load_balancer_has_let_go_of_it_6
     let delete = |scenario: Scenario| scenario.run(|| infrastructure::delete::<Aws>("instance"));
     let (waits, sent) = delete(going().answer_bytes("POST /", 200, health("draining")));
     assert!(matches!(waits, Ok(Progress::Waiting(_))) && sent.len() == 1, "{waits:?}");
-    let (presence, _) = going()
-        .answer_bytes("POST /", 200, health("draining"))
-        .run(|| infrastructure::observe::<Aws>("registration"));
+    let (presence, _) =
+        going().answer_bytes("POST /", 200, health("draining")).run(|| infrastructure::observe::<Aws>("registration"));
     assert!(matches!(presence, Ok(Presence::Present(seen)) if seen.operation.is_some()));
-    let (done, sent) = delete(going().answer_bytes("POST /", 200, b"<R/>".to_vec()).answer_bytes("POST /", 200, b"<R/>".to_vec()));
+    let (done, sent) =
+        delete(going().answer_bytes("POST /", 200, b"<R/>".to_vec()).answer_bytes("POST /", 200, b"<R/>".to_vec()));
     assert_eq!(done, Ok(Progress::done("i-1")));
     assert_eq!(form(&sent[1]), "Action=TerminateInstances&Version=2016-11-15&InstanceId.1=i-1");
     // A target group that is gone holds nobody.
-    let (done, _) =
-        delete(going().answer_bytes("POST /", 400, refusal("TargetGroupNotFound")).answer_bytes("POST /", 200, b"<R/>".to_vec()));
+    let (done, _) = delete(going().answer_bytes("POST /", 400, refusal("TargetGroupNotFound")).answer_bytes(
+        "POST /",
+        200,
+        b"<R/>".to_vec(),
+    ));
     assert_eq!(done, Ok(Progress::done("i-1")));
 }
 
@@ -399,7 +414,11 @@ fn the_request_that_launches_says_all_that_the_spec_says() {
     let known = Known { frozen: Some(serde_json::to_string(&frozen).unwrap()), ..asked() };
     let (_, sent) = scenario(spec)
         .known("instance", known)
-        .answer_bytes("POST /", 200, b"<R><instancesSet><item><instanceId>i-1</instanceId></item></instancesSet></R>".to_vec())
+        .answer_bytes(
+            "POST /",
+            200,
+            b"<R><instancesSet><item><instanceId>i-1</instanceId></item></instancesSet></R>".to_vec(),
+        )
         .run(|| infrastructure::create::<Aws>("instance"));
     let sent = form(&sent[0]);
     for field in [
@@ -488,7 +507,10 @@ fn an_image_is_looked_up_by_the_version() {
         .run(|| infrastructure::identify::<Aws>("instance", &[]));
     assert_eq!(serde_json::from_str::<Frozen>(&choice.unwrap().frozen).unwrap().image, "ami-new");
     let question = form(&sent[2]);
-    assert!(question.contains("Owner.1=819546954734&Filter.1.Name=name&Filter.1.Value.1=capa-ami-flatcar-%3F1.34.1-%2A"), "{question}");
+    assert!(
+        question.contains("Owner.1=819546954734&Filter.1.Name=name&Filter.1.Value.1=capa-ami-flatcar-%3F1.34.1-%2A"),
+        "{question}"
+    );
     assert!(question.contains("Filter.2.Name=architecture&Filter.2.Value.1=arm64"), "{question}");
 }
 
@@ -499,10 +521,19 @@ fn what_is_not_served_is_refused_by_name() {
         infrastructure::validate::<Aws>(None, &object).into_iter().map(|violation| violation.path).collect()
     };
     assert_eq!(refused(json!({"instanceType": "m5.large", "cpuOptions": {}, "hostID": ""})), [""; 0]);
-    assert_eq!(refused(json!({"instanceType": "m5.large", "networkInterfaces": ["eni-1"]})), ["/spec/networkInterfaces"]);
-    assert_eq!(refused(json!({"instanceType": "m5.large", "ami": {"eksLookupType": "AmazonLinux"}})), ["/spec/ami/eksLookupType"]);
+    assert_eq!(
+        refused(json!({"instanceType": "m5.large", "networkInterfaces": ["eni-1"]})),
+        ["/spec/networkInterfaces"]
+    );
+    assert_eq!(
+        refused(json!({"instanceType": "m5.large", "ami": {"eksLookupType": "AmazonLinux"}})),
+        ["/spec/ami/eksLookupType"]
+    );
     let volume = json!({"instanceType": "m5.large", "nonRootVolumes": [{"size": 8, "type": "io2"}]});
     assert_eq!(refused(volume), ["/spec/nonRootVolumes/0/deviceName", "/spec/nonRootVolumes/0/iops"]);
-    assert_eq!(refused(json!({"instanceType": "m5.large", "additionalTags": {"aws:x": "y"}})), ["/spec/additionalTags"]);
+    assert_eq!(
+        refused(json!({"instanceType": "m5.large", "additionalTags": {"aws:x": "y"}})),
+        ["/spec/additionalTags"]
+    );
     assert_eq!(refused(json!({"instanceType": "m5.large", "providerID": "gce://x"})), ["/spec/providerID"]);
 }

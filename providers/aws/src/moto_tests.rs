@@ -135,7 +135,10 @@ impl Desk {
     fn call<T>(&mut self, call: impl FnOnce() -> T) -> T {
         let (result, sent) = self.scenario.clone().run(call);
         let actions: Vec<String> = sent.iter().map(action).collect();
-        assert!(actions.iter().filter(|action| !reads(action)).count() <= 1, "more than one change in a call: {actions:?}");
+        assert!(
+            actions.iter().filter(|action| !reads(action)).count() <= 1,
+            "more than one change in a call: {actions:?}"
+        );
         self.sent.extend(actions);
         result
     }
@@ -181,7 +184,10 @@ impl Desk {
                         id: choice.id,
                         frozen: Some(choice.frozen),
                         attempt: 1,
-                        idempotency_key: format!("{:032x}", crate::hash(&format!("{}{}", self.scenario.owner_key, part.name))),
+                        idempotency_key: format!(
+                            "{:032x}",
+                            crate::hash(&format!("{}{}", self.scenario.owner_key, part.name))
+                        ),
                         ..Known::default()
                     };
                     self.scenario.known.insert(part.name.clone(), known);
@@ -241,7 +247,7 @@ impl Desk {
             let mut all = true;
             for part in parts.iter().rev() {
                 let free = parts.iter().filter(|p| p.after.contains(&part.name)).all(|p| gone.contains(&p.name));
-                if part.borrowed && free || free && self.remove(&part.name) {
+                if free && (part.borrowed || self.remove(&part.name)) {
                     gone.push(part.name.clone());
                 } else {
                     all = false;

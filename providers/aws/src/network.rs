@@ -98,8 +98,10 @@ impl Resource for Vpc {
         let mut found = VpcState { id: id.to_owned(), cidr, owned: true, dns: true, layout };
         let mut lacking = Vec::new();
         if !before.is_some_and(|before| before.dns) && element.text("state") != "pending" {
-            let attribute = |name: &str| crate::ec2("DescribeVpcAttribute").set("VpcId", id).set("Attribute", name).ok();
-            for (name, code) in [("enableDnsSupport", "EnableDnsSupport"), ("enableDnsHostnames", "EnableDnsHostnames")] {
+            let attribute =
+                |name: &str| crate::ec2("DescribeVpcAttribute").set("VpcId", id).set("Attribute", name).ok();
+            for (name, code) in [("enableDnsSupport", "EnableDnsSupport"), ("enableDnsHostnames", "EnableDnsHostnames")]
+            {
                 if attribute(name)?.text(&format!("{name}/value")) != "true" {
                     lacking.push(code);
                 }
@@ -251,7 +253,11 @@ fn public_subnets(vpc: &str) -> Result<Public> {
         for association in table.all("associationSet/item") {
             found.main |= open && association.text("main") == "true";
             if let Some(subnet) = association.found("subnetId") {
-                if open { found.named.insert(subnet) } else { found.private.insert(subnet) };
+                if open {
+                    found.named.insert(subnet)
+                } else {
+                    found.private.insert(subnet)
+                };
             }
         }
     }

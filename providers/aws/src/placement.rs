@@ -18,7 +18,10 @@ use crate::{
 /// The spec of the cluster.
 pub fn cluster(ctx: &Context<AWSMachine>) -> Result<AWSCluster> {
     ctx.cluster().infrastructure_spec()?.ok_or_else(|| {
-        Error::transient("ClusterUnknown", "the AWSCluster of this machine is not there: subnet and groups cannot be chosen")
+        Error::transient(
+            "ClusterUnknown",
+            "the AWSCluster of this machine is not there: subnet and groups cannot be chosen",
+        )
     })
 }
 
@@ -79,7 +82,8 @@ fn subnet(ctx: &Context<AWSMachine>, cluster: &AWSCluster) -> Result<(String, St
                 found.into_iter().filter(|subnet| fits(subnet.text("availabilityZone"))).collect();
             if fitting.is_empty() {
                 let domain = domain.unwrap_or_default();
-                let message = format!("the machine's failure domain is {domain}, and the subnet is in {}", zones.join(", "));
+                let message =
+                    format!("the machine's failure domain is {domain}, and the subnet is in {}", zones.join(", "));
                 return Err(Error::invalid(field, message));
             }
             fitting

@@ -140,7 +140,10 @@ impl Part<AWSMachine> for Registration {
     }
     fn identify(&self, ctx: &Context<AWSMachine>, _reserved: &[String]) -> Result<Choice> {
         let target = target(ctx, &self.suffix)?.ok_or_else(|| {
-            Error::transient("LoadBalancerUnknown", "the cluster's load balancer is not there yet: nothing to register with")
+            Error::transient(
+                "LoadBalancerUnknown",
+                "the cluster's load balancer is not there yet: nothing to register with",
+            )
         })?;
         Choice::chosen(format!("{}:{} of {}", ctx.id_of(INSTANCE)?, target.port, target.at)).freeze(&target)
     }
@@ -149,7 +152,13 @@ impl Part<AWSMachine> for Registration {
         let Some(target) = self.recorded(ctx)? else { return Ok(Presence::absent_by_key()) };
         let instance = ctx.id_of(INSTANCE)?;
         let settled = known.confirmed && !crate::machine::going(ctx);
-        let max_age = if settled { SHARED } else if known.confirmed { AWAITED } else { 0 };
+        let max_age = if settled {
+            SHARED
+        } else if known.confirmed {
+            AWAITED
+        } else {
+            0
+        };
         let Some(state) = health(&target, &instance, max_age)? else { return Ok(Presence::absent_by_id()) };
         let id = known.id.unwrap_or_default();
         let seen = Observed::new(id, &serde_json::json!({"health": state}))?;
@@ -171,7 +180,8 @@ impl Registration {
         let target = self.recorded(ctx)?.ok_or_else(|| Error::internal("no target was chosen for the registration"))?;
         let (id, instance) = (ctx.id_of(&self.part())?, ctx.id_of(INSTANCE)?);
         let query = if target.classic {
-            let verb = if register { "RegisterInstancesWithLoadBalancer" } else { "DeregisterInstancesFromLoadBalancer" };
+            let verb =
+                if register { "RegisterInstancesWithLoadBalancer" } else { "DeregisterInstancesFromLoadBalancer" };
             classic_elb(verb).set("LoadBalancerName", &target.at).set("Instances.member.1.InstanceId", &instance)
         } else {
             elb(if register { "RegisterTargets" } else { "DeregisterTargets" })
@@ -181,7 +191,9 @@ impl Registration {
         };
         match query.send()? {
             Ok(_) => Ok(Progress::done(id)),
-            Err(fault) if !register && (fault.is_missing() || fault.code.starts_with("Invalid")) => Ok(Progress::done(id)),
+            Err(fault) if !register && (fault.is_missing() || fault.code.starts_with("Invalid")) => {
+                Ok(Progress::done(id))
+            }
             // The instance is not running any more, or not yet.
             Err(fault) if fault.is("InvalidTarget") || fault.is("InvalidInstance") => {
                 Err(Error::transient("InvalidTarget", fault.message))

@@ -78,7 +78,9 @@ impl Resource for RouteTable {
             let route = element.all("routeSet/item").find(|route| route.text("destinationCidrBlock") == EVERYWHERE);
             let code = match route {
                 None => Some("AddRoute"),
-                Some(route) if route.text(field) != target || route.text("state") == "blackhole" => Some("ReplaceRoute"),
+                Some(route) if route.text(field) != target || route.text("state") == "blackhole" => {
+                    Some("ReplaceRoute")
+                }
                 Some(_) => None,
             };
             if let Some(code) = code {

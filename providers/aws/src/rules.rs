@@ -125,7 +125,12 @@ pub fn wanted(ctx: &Context<AWSCluster>, role: &str) -> Result<Option<Rules>> {
                 }
             }
             for listener in &balancer.additional_listeners {
-                rules.add("additional listener", "tcp", (listener.port, listener.port), Source::V4("0.0.0.0/0".to_owned()));
+                rules.add(
+                    "additional listener",
+                    "tcp",
+                    (listener.port, listener.port),
+                    Source::V4("0.0.0.0/0".to_owned()),
+                );
             }
         }
         group::CONTROL_PLANE => {
@@ -133,7 +138,12 @@ pub fn wanted(ctx: &Context<AWSCluster>, role: &str) -> Result<Option<Rules>> {
                 rules.role("Kubernetes API", "tcp", (port, port), from);
             }
             if ctx.spec.control_plane_load_balancer.as_ref().is_some_and(|balancer| balancer.preserve_client_ip) {
-                rules.add("Kubernetes API, client addresses kept", "tcp", (port, port), Source::V4("0.0.0.0/0".to_owned()));
+                rules.add(
+                    "Kubernetes API, client addresses kept",
+                    "tcp",
+                    (port, port),
+                    Source::V4("0.0.0.0/0".to_owned()),
+                );
             }
             for listener in ctx.spec.control_plane_load_balancer.iter().flat_map(|b| &b.additional_listeners) {
                 rules.role("additional listener", "tcp", (listener.port, listener.port), group::API_BALANCER);

@@ -99,8 +99,8 @@ impl Query {
     }
 
     fn request(self) -> Request {
-        let request = http::post(&self.endpoint, "/", &[])
-            .body("application/x-www-form-urlencoded; charset=utf-8", self.body);
+        let request =
+            http::post(&self.endpoint, "/", &[]).body("application/x-www-form-urlencoded; charset=utf-8", self.body);
         Request { max_age: self.max_age, ..request }
     }
 
@@ -252,7 +252,10 @@ impl Fault {
     /// What was named is not there.
     pub fn is_missing(&self) -> bool {
         let code = self.code.trim_end_matches("Exception");
-        code.ends_with("NotFound") || code.ends_with(".Unknown") || self.code == "NoSuchBucket" || self.code == "NoSuchKey"
+        code.ends_with("NotFound")
+            || code.ends_with(".Unknown")
+            || self.code == "NoSuchBucket"
+            || self.code == "NoSuchKey"
     }
 
     /// The error that the host should act on.
@@ -327,21 +330,25 @@ mod tests {
     }
 
     fn coded(code: &str) -> Fault {
-        fault(400, &format!("<Response><Errors><Error><Code>{code}</Code><Message>m</Message></Error></Errors></Response>"))
+        fault(
+            400,
+            &format!("<Response><Errors><Error><Code>{code}</Code><Message>m</Message></Error></Errors></Response>"),
+        )
     }
 
     #[test]
     fn a_query_is_a_form() {
-        let (answer, sent) = Scenario::new("K", json!({})).answer_bytes("POST /", 200, b"<R><a>1</a></R>".to_vec()).run(|| {
-            query("ec2", "2016-11-15", "RunInstances")
-                .set("ImageId", "ami 1&")
-                .set_some("KeyName", None::<&str>)
-                .list("SecurityGroupId.", ["sg-1", "sg-2"])
-                .filters(&[("tag:a/b", "ü")])
-                .set_secret("UserData", &secret("\u{3e}\u{3f}"))
-                .set("MinCount", "1")
-                .ok()
-        });
+        let (answer, sent) =
+            Scenario::new("K", json!({})).answer_bytes("POST /", 200, b"<R><a>1</a></R>".to_vec()).run(|| {
+                query("ec2", "2016-11-15", "RunInstances")
+                    .set("ImageId", "ami 1&")
+                    .set_some("KeyName", None::<&str>)
+                    .list("SecurityGroupId.", ["sg-1", "sg-2"])
+                    .filters(&[("tag:a/b", "ü")])
+                    .set_secret("UserData", &secret("\u{3e}\u{3f}"))
+                    .set("MinCount", "1")
+                    .ok()
+            });
         assert_eq!(answer.unwrap().text("a"), "1");
         assert_eq!(
             String::from_utf8_lossy(&sent[0].body),
@@ -356,19 +363,21 @@ mod tests {
     #[test]
     fn a_json_request_names_its_target() {
         let (answer, sent) = Scenario::new("K", json!({})).answer("POST /", 200, json!({})).run(|| {
-            json_with_secrets("sm", "secretsmanager.CreateSecret", &json!({"SecretBinary": "?"}), &[(
-                "/SecretBinary",
-                &secret("x"),
-            )])?
+            json_with_secrets(
+                "sm",
+                "secretsmanager.CreateSecret",
+                &json!({"SecretBinary": "?"}),
+                &[("/SecretBinary", &secret("x"))],
+            )?
             .ok()
         });
         assert!(answer.is_ok());
         assert_eq!(sent[0].json(), json!({"SecretBinary": "x"}));
         let headers: Vec<_> = sent[0].headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-        assert_eq!(headers, [
-            ("x-amz-target", "secretsmanager.CreateSecret"),
-            ("content-type", "application/x-amz-json-1.1")
-        ]);
+        assert_eq!(
+            headers,
+            [("x-amz-target", "secretsmanager.CreateSecret"), ("content-type", "application/x-amz-json-1.1")]
+        );
     }
 
     #[test]
@@ -394,13 +403,18 @@ mod tests {
         for code in ["AuthFailure", "InvalidClientTokenId", "ExpiredToken", "UnauthorizedOperation", "AccessDenied"] {
             assert!(matches!(coded(code).error(), Error::Unauthorized(_)), "{code}");
         }
-        for code in ["InsufficientInstanceCapacity", "VcpuLimitExceeded", "AddressLimitExceeded", "InvalidGroup.Duplicate"] {
+        for code in
+            ["InsufficientInstanceCapacity", "VcpuLimitExceeded", "AddressLimitExceeded", "InvalidGroup.Duplicate"]
+        {
             assert!(matches!(coded(code).error(), Error::Conflict(_)), "{code}");
         }
-        for code in ["DependencyViolation", "IncorrectState", "InvalidVpcID.NotFound", "InternalError", "SomethingNew"] {
+        for code in ["DependencyViolation", "IncorrectState", "InvalidVpcID.NotFound", "InternalError", "SomethingNew"]
+        {
             assert!(matches!(coded(code).error(), Error::Transient(_)), "{code}");
         }
-        for code in ["InvalidParameterValue", "InvalidAMIID.Malformed", "Unsupported", "MissingParameter", "ValidationError"] {
+        for code in
+            ["InvalidParameterValue", "InvalidAMIID.Malformed", "Unsupported", "MissingParameter", "ValidationError"]
+        {
             assert!(matches!(coded(code).error(), Error::Invalid(_)), "{code}");
         }
         let error = coded("InvalidAMIID.NotFound").error_at(&[("InvalidAMIID", "/spec/ami/id")]);

@@ -223,7 +223,9 @@ mod tests {
     #[test]
     fn what_is_no_whole_document_is_an_error() {
         let deep = "<a>".repeat(100_000);
-        for text in ["", "  ", "hello", "<a>", "<a><b></a></b>", "<a", "<a></b>", "<a><![CDATA[x</a>", "{\"a\": 1}", &deep] {
+        for text in
+            ["", "  ", "hello", "<a>", "<a><b></a></b>", "<a", "<a></b>", "<a><![CDATA[x</a>", "{\"a\": 1}", &deep]
+        {
             let error = Element::parse(text.as_bytes()).unwrap_err();
             assert!(matches!(error, Error::Transient(_)), "{text:.20}: {error}");
         }

@@ -9,8 +9,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use capstan_api::ObjectKey;
 use capstan_gateway::{
-    Credential, CredentialKind, CredentialSource, Destination, EndpointConfig, Network, Origin, SecretData, SigningScope,
-    Transport, TransportError, WireRequest, WireResponse,
+    Credential, CredentialKind, CredentialSource, Destination, EndpointConfig, Network, Origin, SecretData,
+    SigningScope, Transport, TransportError, WireRequest, WireResponse,
 };
 use capstan_testkit::conformance::{Life, Server, Setting};
 use capstan_testkit::{Exchange, FaultProxy};
@@ -65,7 +65,8 @@ fn action(exchange: &Exchange) -> String {
     let body = String::from_utf8_lossy(&exchange.body);
     if let Ok(asked) = serde_json::from_str::<Value>(&body) {
         // Secrets Manager names its action in a header: what is asked about a secret by its name alone reads.
-        return if asked.as_object().is_some_and(|asked| asked.len() == 1) { "DescribeSecret" } else { "Change" }.to_owned();
+        return if asked.as_object().is_some_and(|asked| asked.len() == 1) { "DescribeSecret" } else { "Change" }
+            .to_owned();
     }
     body.split('&').find_map(|pair| pair.strip_prefix("Action=")).unwrap_or_default().to_owned()
 }
@@ -191,7 +192,9 @@ where
     let network_of_host = Network::new();
     let moto = Moto::start();
     let proxy = FaultProxy::start(&moto.url).await.unwrap();
-    let lives = [machine(&moto), network()];
+    let only = std::env::var("CAPSTAN_LEAK_LIFE").unwrap_or_default();
+    let mut lives = vec![machine(&moto), network()];
+    lives.retain(|life| only.is_empty() || life.name == only);
     let setting = Setting {
         kit: crate::provider("aws"),
         proxy: &proxy,
