@@ -389,8 +389,12 @@ impl Inner {
                         finish.look_again.map(|after| u64::try_from(after.as_millis()).unwrap_or(u64::MAX));
                     match self.write_all(&mut finish).await {
                         Ok(false) => self.last_turns.set(key, LastTurn { at: now_ms(), inputs, look_again }),
-                        // What was held back is found out again by another turn.
-                        Ok(true) => self.last_turns.forget(key),
+                        // What was held back is found out again by another turn, and by none before: what this one wrote
+                        // is no reason for the next.
+                        Ok(true) => {
+                            let wait = finish.look_again.and_then(|after| u64::try_from(after.as_millis()).ok());
+                            self.last_turns.set(key, LastTurn { at: now_ms(), inputs, look_again: wait });
+                        }
                         Err(stopped) => return self.stopped(&stopped),
                     }
                     self.note(std::mem::take(&mut finish.events));

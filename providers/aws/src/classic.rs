@@ -29,10 +29,8 @@ pub fn tags_of(name: &str) -> Result<Tags> {
 
 fn health_check(ctx: &Context<AWSCluster>) -> [(&'static str, String); 5] {
     let spec = balancer::spec(ctx);
-    let protocol = match spec.health_check_protocol.as_deref() {
-        Some(protocol @ ("TCP" | "HTTP" | "HTTPS")) => protocol,
-        _ => "SSL",
-    };
+    let given = spec.health_check_protocol.as_deref();
+    let protocol = given.filter(|protocol| matches!(*protocol, "TCP" | "HTTP" | "HTTPS")).unwrap_or("SSL");
     let path = if protocol.starts_with("HTTP") { "/readyz" } else { "" };
     let check = &spec.health_check;
     let or = |given: Option<u64>, usual: u64| given.unwrap_or(usual).to_string();

@@ -172,9 +172,14 @@ pub trait Resource {
 }
 
 /// A resource as a part.
-pub struct Ec2<R>(pub R);
+pub struct Ec2(Box<dyn Resource>);
 
-impl<R: Resource> Ec2<R> {
+impl Ec2 {
+    /// It, boxed as parts are listed.
+    pub fn part(resource: impl Resource + 'static) -> Box<dyn Part<AWSCluster>> {
+        Box::new(Self(Box::new(resource)))
+    }
+
     /// By its id where one is on record or in the spec, else by our owner key.
     pub fn find(&self, ctx: &Context<AWSCluster>) -> Result<Found> {
         let (class, part) = (self.0.class(), self.0.part());
@@ -214,7 +219,7 @@ impl<R: Resource> Ec2<R> {
     }
 }
 
-impl<R: Resource> Part<AWSCluster> for Ec2<R> {
+impl Part<AWSCluster> for Ec2 {
     fn name(&self) -> String {
         self.0.part()
     }

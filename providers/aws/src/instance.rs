@@ -293,7 +293,9 @@ impl Part<AWSMachine> for Instance {
 
 /// The groups that it is to have, where the spec names others by id than it has.
 fn changed_groups(ctx: &Context<AWSMachine>, instance: &Element) -> Result<Option<Vec<String>>> {
-    let Some(frozen) = frozen(ctx)? else { return Ok(None) };
+    if frozen(ctx)?.is_none() {
+        return Ok(None);
+    }
     let given = &ctx.spec.additional_security_groups;
     if given.iter().any(|group| group.id.is_none()) {
         return Ok(None);
@@ -308,7 +310,6 @@ fn changed_groups(ctx: &Context<AWSMachine>, instance: &Element) -> Result<Optio
         }
     }
     let there: BTreeSet<&str> = instance.all("groupSet/item").map(|group| group.text("groupId")).collect();
-    // What was chosen at launch and is there is as it should be.
-    let same = |groups: &[String]| groups.iter().map(String::as_str).collect::<BTreeSet<_>>() == there;
-    Ok((!same(&wanted) && !(frozen.groups == wanted && there.is_empty())).then_some(wanted))
+    let same = wanted.iter().map(String::as_str).collect::<BTreeSet<_>>() == there;
+    Ok((!same && !there.is_empty()).then_some(wanted))
 }

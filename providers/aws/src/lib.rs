@@ -13,6 +13,7 @@ mod balancer;
 mod bootstrap;
 mod classic;
 mod cluster;
+mod cluster_spec;
 #[cfg(test)]
 mod cluster_tests;
 mod ec2;

@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 use crate::{
     SHARED,
     balancer::{self, BALANCER, BALANCER_FIELDS, BalancerState, add_tags, done_or_gone, needed},
-    cluster::{AWSCluster, Listener},
+    cluster::AWSCluster,
+    cluster_spec::Listener,
     ec2::not_told,
     elb,
     network::{VPC, state},

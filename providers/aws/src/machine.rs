@@ -342,7 +342,7 @@ impl PartsOf for AWSMachine {
         if new.ami.eks_lookup_type.is_some() {
             wrong("/spec/ami/eksLookupType", "images of EKS are not looked up: set ami.id");
         }
-        let reference = |given: &ResourceRef| given.id.is_some() == !given.filters.is_empty();
+        let reference = |given: &ResourceRef| given.id.is_some() != given.filters.is_empty();
         if new.subnet.as_ref().is_some_and(reference) {
             wrong("/spec/subnet", "set either id or filters");
         }

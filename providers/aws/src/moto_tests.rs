@@ -247,7 +247,7 @@ impl Desk {
             let mut all = true;
             for part in parts.iter().rev() {
                 let free = parts.iter().filter(|p| p.after.contains(&part.name)).all(|p| gone.contains(&p.name));
-                if part.borrowed && free || free && self.remove(&part.name) {
+                if free && (part.borrowed || self.remove(&part.name)) {
                     gone.push(part.name.clone());
                 } else {
                     all = false;

@@ -15,6 +15,7 @@ use crate::{
     image::Image,
     machine::DockerMachine,
     network::{NETWORK, NetworkState},
+    subnet::Range,
 };
 
 /// The part's name.
@@ -178,6 +179,10 @@ fn is_booting(engine: &Engine, name: &str, container: &Container) -> Result<bool
 /// When a container that ended is replaced (ms since the Unix epoch): not at once, or an image that cannot run would be
 /// tried all the time.
 fn replaced_at(container: &Container, attempt: u32) -> Option<u64> {
+    let taken = container.state.error.contains("ddress already in use");
+    if taken {
+        return Some(0);
+    }
     if container.runs() || container.state.status == "created" || container.state.paused {
         return None;
     }
@@ -274,7 +279,7 @@ impl Part<DockerMachine> for Node {
         if let Some(waiting) = frozen.image.wait(ctx, &engine, "spec.customImage")? {
             return Ok(waiting);
         }
-        engine.create(&name, &container_body(ctx, &network.name, &frozen, machine.control_plane()))
+        engine.create(&name, &container_body(ctx, &network, &frozen, machine.control_plane()))
     }
 
     fn update(&self, ctx: &Context<DockerMachine>, todo: &[Reason]) -> Result<Progress> {
@@ -313,8 +318,21 @@ impl Part<DockerMachine> for Node {
     }
 }
 
+/// The address of this attempt, in a network of the cluster's own: a node that got another one when the engine is restarted
+/// would be none any more. One that somebody else has is found out at the start, and the next attempt has another.
+fn address(ctx: &Context<DockerMachine>, network: &NetworkState) -> Option<std::net::Ipv4Addr> {
+    network.load_balancer_address.as_ref()?;
+    let attempt = ctx.known(CONTAINER).map_or(1, |known| known.attempt);
+    let range = network.subnets.iter().find_map(|subnet| Range::parse(subnet))?;
+    range.fixed(&format!("{}/{attempt}", ctx.owner_key()))
+}
+
 /// What kind's nodes are made with; a container without privileges gets none of what needs them.
-fn container_body(ctx: &Context<DockerMachine>, network: &str, frozen: &Frozen, control_plane: bool) -> Value {
+fn container_body(ctx: &Context<DockerMachine>, network: &NetworkState, frozen: &Frozen, control_plane: bool) -> Value {
+    let place = match address(ctx, network) {
+        Some(address) => json!({"IPAMConfig": {"IPv4Address": address.to_string()}}),
+        None => json!({}),
+    };
     let mut labels = json!({
         OWNER: ctx.owner_key(),
         CLUSTER: ctx.cluster().name(),
@@ -333,7 +351,7 @@ fn container_body(ctx: &Context<DockerMachine>, network: &str, frozen: &Frozen, 
         })
         .collect();
     let mut host = json!({
-        "NetworkMode": network,
+        "NetworkMode": network.name,
         "RestartPolicy": {"Name": "unless-stopped"},
         "Privileged": ctx.spec.privileged,
     });
@@ -349,7 +367,7 @@ fn container_body(ctx: &Context<DockerMachine>, network: &str, frozen: &Frozen, 
     }
     json::set(&mut host, "Mounts", mounts);
     json::set(&mut body, "HostConfig", host);
-    json::set(&mut body, "NetworkingConfig", json!({"EndpointsConfig": {network: {}}}));
+    json::set(&mut body, "NetworkingConfig", json!({"EndpointsConfig": {&network.name: place}}));
     body
 }
 

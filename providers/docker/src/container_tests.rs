@@ -157,6 +157,16 @@ fn a_container_is_made_on_the_clusters_network() {
     assert_eq!(body["Labels"], json!({OWNER: "owner-1", CLUSTER: "c", ROLE: "worker"}));
     assert_eq!((&body["HostConfig"]["NetworkMode"], &body["HostConfig"]["Privileged"]), (&json!("n"), &json!(false)));
     assert_eq!(body.get("Volumes"), None);
+    assert_eq!(body["NetworkingConfig"]["EndpointsConfig"]["n"], json!({}), "a network that is borrowed");
+    let mut own = create();
+    let network = r#"{"name":"n","loadBalancerAddress":"10.200.16.2","subnets":["10.200.16.0/20"]}"#;
+    own.infrastructure_states.insert(NETWORK.to_owned(), network.to_owned());
+    let (_, sent) = own.run(|| infrastructure::create::<Docker>(CONTAINER));
+    let place = &sent[2].json()["NetworkingConfig"]["EndpointsConfig"]["n"]["IPAMConfig"]["IPv4Address"];
+    assert!(place.as_str().unwrap().starts_with("10.200."), "{place}: an address that stays");
+    let mut taken = inspected(false, &[]);
+    taken["State"] = json!({"Status": "created", "Error": "Address already in use"});
+    assert_eq!(replaced_at(&serde_json::from_value(taken).unwrap(), 1), Some(0));
     let mut kind = create();
     kind.spec = json!({"extraMounts": [{"containerPath": "/x", "hostPath": "/y", "readOnly": true}]}).to_string();
     let (_, sent) = kind.run(|| infrastructure::create::<Docker>(CONTAINER));

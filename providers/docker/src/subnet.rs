@@ -7,6 +7,13 @@ const PREFIX: u32 = 20;
 /// How many there are in 10.192.0.0/10, where they are chosen.
 const COUNT: u32 = 1024;
 
+/// The first place for a machine.
+const FIRST_MACHINE: u32 = 16;
+
+fn hash(seed: &str) -> u32 {
+    seed.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
+}
+
 /// An IPv4 range: address and prefix length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
@@ -48,6 +55,14 @@ impl Range {
         (self.prefix <= 29).then(|| self.at(2))
     }
 
+    /// An address of the lower half for a machine, chosen by a seed: kept through restarts of the engine, which deals those
+    /// of the upper half anew.
+    pub fn fixed(self, seed: &str) -> Option<Ipv4Addr> {
+        let half = 1_u32.checked_shl(31_u32.checked_sub(self.prefix)?)?;
+        let places = half.checked_sub(FIRST_MACHINE).filter(|places| *places > 0)?;
+        Some(self.at(FIRST_MACHINE + hash(seed) % places))
+    }
+
     /// The upper half, out of which all other addresses are dealt.
     pub fn upper_half(self) -> Option<Self> {
         let half = 1_u32.checked_shl(31_u32.checked_sub(self.prefix)?)?;
@@ -69,7 +84,7 @@ impl Range {
 
 /// The first /20 of 10.192.0.0/10 that overlaps nothing in use, searched from a place that the seed chooses.
 pub fn free_subnet(seed: &str, used: &[Range]) -> Option<Range> {
-    let start = seed.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+    let start = hash(seed);
     (0..COUNT)
         .map(|step| {
             let index = start.wrapping_add(step) % COUNT;
@@ -93,6 +108,10 @@ mod tests {
         assert!(!range("10.200.0.0/20").overlaps(range("10.200.16.0/20")));
         assert_eq!(Range::parse("fd00::/8"), None);
         assert_eq!(range("10.200.16.0/20").upper_half().unwrap().to_string(), "10.200.24.0/21");
+        let fixed = |seed: &str| range("10.200.16.0/20").fixed(seed).unwrap();
+        assert!(range("10.200.16.0/21").holds(fixed("a")) && fixed("a") == fixed("a") && fixed("a") != fixed("b"));
+        assert!(fixed("a") >= "10.200.16.16".parse::<Ipv4Addr>().unwrap());
+        assert_eq!(range("10.0.0.0/28").fixed("a"), None);
     }
 
     #[test]

@@ -110,7 +110,13 @@ pub(super) fn finish(desk: &mut Desk<'_>, facts: Option<Facts>, all_ready: bool,
         plan.events.extend(provider::warning(&desk.subject, problem));
     }
     let age = provider::age(&desk.subject, now);
-    let urgent = ["/status/initialization", "/status/addresses", "/status/failureDomains", "/status/failureDomain"];
+    let mut urgent =
+        vec!["/status/initialization", "/status/addresses", "/status/failureDomains", "/status/failureDomain"];
+    // A creation that fails is put on record right before its end: told later, it would be held back for that each time.
+    let told = Condition::of(&desk.subject, "Ready").map(|ready| ready.reason);
+    if desk.problems.first().is_some_and(|problem| told.as_deref() != Some(problem.reason.as_str())) {
+        urgent.push("/status/conditions");
+    }
     let unpaused = Condition::holds(&desk.subject, "Paused");
     let quiet = booting && !provisioned_before && age < PATIENCE && !unpaused;
     draft.finish(&mut plan, &urgent, now);
