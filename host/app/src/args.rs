@@ -134,6 +134,15 @@ pub enum ProviderCommand {
         /// The component
         file: PathBuf,
     },
+    /// Run a recorded turn again and say whether requests and answers are the same
+    ///
+    /// Turns about an object with the annotation capstan.dev/record are written to DIR/recordings of the state directory.
+    Replay {
+        /// The recording
+        file: PathBuf,
+        /// The component
+        component: PathBuf,
+    },
 }
 
 /// `capstan simulator`.

@@ -37,8 +37,9 @@ pub async fn run(options: args::Run) -> Result<ExitCode> {
     };
     let cache = path.join("cache");
     std::fs::create_dir_all(&cache).with_context(|| format!("cannot make {}", cache.display()))?;
-    let engine = Engine::new(EngineConfig::new(cache).context("find the running program")?)?;
-    let registry = Registry::new(engine, options.record.as_deref().map(recording).transpose()?);
+    let mut config = EngineConfig::new(cache).context("find the running program")?;
+    config.recordings = Some(path.join("recordings"));
+    let registry = Registry::new(Engine::new(config)?, options.record.as_deref().map(recording).transpose()?);
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let runner = Runner::start(runner::Options {
         client,

@@ -215,6 +215,7 @@ impl Plane {
         let simulator = start_simulator(state).await?;
         let mut config = EngineConfig::new(state.directory("cache")?).context("find the running program")?;
         config.threads = config.threads.max(2);
+        config.recordings = Some(state.join("recordings"));
         let registry = Registry::new(Engine::new(config)?, options.record.as_deref().map(recording).transpose()?);
         kinds.ask(&registry);
         let all = [

@@ -207,19 +207,36 @@ pub enum Need {
     BootstrapToken,
 }
 
-/// What has been granted, by label.
-#[derive(Clone, Default, PartialEq)]
+/// What has been granted, by label. Written down, a secret is its length only.
+#[derive(Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Granted {
     /// Addresses by label.
     pub addresses: BTreeMap<String, IpAddress>,
     /// ConfigMaps by label; entries sorted by key.
     pub config_maps: BTreeMap<String, BTreeMap<String, String>>,
     /// Secret bytes by `label` or `label/key`. Never shown.
+    #[serde(with = "lengths")]
     pub secrets: BTreeMap<String, Vec<u8>>,
     /// Labels that were declared and whose object or key is not there yet.
     pub missing_secrets: Vec<String>,
     /// `sha256:…` of the public key (SPKI) of a declared certificate authority, by label.
     pub public_key_hashes: BTreeMap<String, String>,
+}
+
+/// Secrets that are written down: their lengths. Read back, they are so many `x`.
+mod lengths {
+    use std::collections::BTreeMap;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(secrets: &BTreeMap<String, Vec<u8>>, to: S) -> Result<S::Ok, S::Error> {
+        secrets.iter().map(|(label, bytes)| (label, bytes.len())).collect::<BTreeMap<_, _>>().serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, Vec<u8>>, D::Error> {
+        let lengths = BTreeMap::<String, u32>::deserialize(from)?;
+        Ok(lengths.into_iter().map(|(label, length)| (label, vec![b'x'; length.min(4 << 20) as usize])).collect())
+    }
 }
 
 impl std::fmt::Debug for Granted {
@@ -352,7 +369,7 @@ pub enum Effect {
 }
 
 /// What the host has on record about a part; what the guest sees as `known-part`.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct KnownPart {
     /// Its id.
     pub id: Option<String>,

@@ -1,7 +1,7 @@
 //! Requests of one turn, checked, sent and recorded.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use capstan_api::ObjectKey;
@@ -116,6 +116,7 @@ impl Gateway {
             began: self.clock.now(),
             sent: 0,
             change: None,
+            recorded: None,
         }
     }
 }
@@ -130,6 +131,8 @@ pub struct Session {
     sent: u32,
     /// The changing request of the current call.
     change: Option<Effect>,
+    /// What was exchanged since it was last asked for, where it is recorded.
+    recorded: Option<Mutex<Vec<Recorded>>>,
 }
 
 /// A request that may be sent.
@@ -144,6 +147,17 @@ impl Session {
     pub fn begin_call(&mut self) {
         self.change = None;
         self.resolved.clear();
+    }
+
+    /// From here on exchanges are kept. Nothing is answered from what another object was told, as a replay could not.
+    pub fn start_recording(&mut self) {
+        self.recorded = Some(Mutex::default());
+    }
+
+    /// What was exchanged since this was last asked, without secrets.
+    pub fn take_recorded(&mut self) -> Vec<Recorded> {
+        let recorded = self.recorded.as_mut().map(|r| r.get_mut().unwrap_or_else(PoisonError::into_inner));
+        recorded.map(std::mem::take).unwrap_or_default()
     }
 
     /// What is known of the current call's changing request.
@@ -278,7 +292,7 @@ impl Session {
     }
 
     async fn read(&self, call: Call<'_>, request: &Request, checked: Checked) -> Result<Response, HttpError> {
-        let Some(max_age) = request.max_age.filter(|age| *age > 0) else {
+        let Some(max_age) = request.max_age.filter(|age| *age > 0 && self.recorded.is_none()) else {
             return self.read_now(call, request, &checked).await.1;
         };
         let shared = &self.gateway.shared;
@@ -352,20 +366,27 @@ impl Session {
         let (module, object) = (&self.scope.module, &self.scope.object);
         let (method, endpoint) = (request.method.as_str(), &request.endpoint);
         let hidden = ledger::hidden(request, &checked.endpoint.credential);
-        if let Some(recorder) = &self.gateway.recorder {
+        if self.gateway.recorder.is_some() || self.recorded.is_some() {
             let shown = match answer {
                 Ok(response) => Ok(shown(&hidden, response.clone())),
                 Err(TransportError::NotSent(why)) => Err(TransportError::NotSent(hidden.text(why))),
                 Err(TransportError::NoAnswer(why)) => Err(TransportError::NoAnswer(hidden.text(why))),
                 Err(TransportError::TooLarge(max)) => Err(TransportError::TooLarge(*max)),
             };
-            recorder(&Recorded {
+            let recorded = Recorded {
                 call: call.name.to_owned(),
                 endpoint: endpoint.clone(),
                 method: method.to_owned(),
                 target: checked.wire.target.clone(),
+                body: hidden.text(&ledger::shown_body(request)),
                 answer: RecordedAnswer::of(&shown),
-            });
+            };
+            if let Some(recorder) = &self.gateway.recorder {
+                recorder(&recorded);
+            }
+            if let Some(kept) = &self.recorded {
+                kept.lock().unwrap_or_else(PoisonError::into_inner).push(recorded);
+            }
         }
         let (outcome, response) = match answer {
             Ok(r) => (Ok((r.status, hidden.text(&r.status_text))), ledger::shown_response(&hidden, &r.body)),
