@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use crate::contract::{Effect, KnownPart, Served};
+use crate::contract::{Effect, KnownPart, Reason, Served};
 
 /// Annotation: the parts on record (JSON).
 pub const PARTS: &str = "capstan.dev/parts";
@@ -67,6 +67,9 @@ pub struct Intent {
     pub holder: String,
     /// What is known of it. Before the answer is on record, nothing is.
     pub effect: Effect,
+    /// Why it was refused, where that is what the answer said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<Reason>,
 }
 
 /// A deletion that the remote accepted.
@@ -296,7 +299,8 @@ mod tests {
         assert_eq!(Record::of(&object).unwrap(), Record::default());
         let mut record = Record::default();
         let mut part = PartRecord::first();
-        part.intent = Some(Intent { verb: Verb::Create, at: 5, holder: "h".into(), effect: Effect::Unknown });
+        part.intent =
+            Some(Intent { verb: Verb::Create, at: 5, holder: "h".into(), effect: Effect::Unknown, refused: None });
         part.frozen = Some(json!({"node": "pve1"}));
         record.parts.insert("vm".into(), part);
         record.write(&mut object);
@@ -323,7 +327,7 @@ mod tests {
     fn absence_counts_only_when_nothing_can_arrive_any_more() {
         let limits = Limits { request: 30_000, window: 5_000 };
         let at = |effect| {
-            let intent = Some(Intent { verb: Verb::Create, at: 1_000, holder: String::new(), effect });
+            let intent = Some(Intent { verb: Verb::Create, at: 1_000, holder: String::new(), effect, refused: None });
             PartRecord { intent, ..PartRecord::first() }.absence_counts_from(limits)
         };
         assert_eq!(PartRecord::first().absence_counts_from(limits), 0);

@@ -69,5 +69,5 @@ pub fn merge(target: &mut Value, patch: &Value) {
 
 /// One manifest of all of them.
 pub fn list(objects: &[Value]) -> String {
-    objects.iter().map(Value::to_string).collect::<Vec<_>>().join("\n---\n")
+    objects.iter().map(|object| format!("---\n{object}\n")).collect()
 }

@@ -145,6 +145,10 @@ fn what_was_not_sent_is_tried_again_soon_and_a_refusal_after_the_window() {
         while scene.remote.creations == 0 {
             scene.wait(100);
             scene.once();
+            // Until it is tried again, why it was refused is told.
+            if matches!(fate, Fate::Refused) && scene.remote.creations == 0 {
+                assert_eq!(scene.condition("Ready").1, "Refused");
+            }
         }
         let waited = scene.world.now - begun;
         assert!((at_least..at_most).contains(&waited), "{fate:?}: {waited} ms");

@@ -145,8 +145,15 @@ fn absent(
         }
         let from = entry.absence_counts_from(limits);
         if replay.now() < from {
-            desk.note("OutcomeUnknown", entry.doubt(&part.name));
-            desk.look_again((from - replay.now()).min(5_000));
+            let wait = (from - replay.now()).min(5_000);
+            match entry.intent.as_ref().and_then(|intent| intent.refused.clone()).filter(|_| !entry.confirmed) {
+                // Why it was refused is what helps a person, until it is tried again.
+                Some(why) => desk.problems.push(Problem::new(&why.code, why.message).after(wait.max(1_000))),
+                None => {
+                    desk.note("OutcomeUnknown", entry.doubt(&part.name));
+                    desk.look_again(wait);
+                }
+            }
             return Ok(false);
         }
         // What was there once has not failed to be created: it has vanished.
@@ -267,7 +274,8 @@ fn create(desk: &mut Desk<'_>, replay: &mut Replay<'_>, part: &Part, may_begin: 
     // An intent that took long to be put on record is renewed: absence is counted from its time.
     let mut at = replay.now();
     loop {
-        let intent = Intent { verb: Verb::Create, at, holder: desk.job.holder.clone(), effect: Effect::Unknown };
+        let holder = desk.job.holder.clone();
+        let intent = Intent { verb: Verb::Create, at, holder, effect: Effect::Unknown, refused: None };
         entry.intent = Some(intent);
         desk.record.parts.insert(name.clone(), entry.clone());
         desk.save(replay, true)?;
@@ -284,14 +292,18 @@ fn create(desk: &mut Desk<'_>, replay: &mut Replay<'_>, part: &Part, may_begin: 
     let progress = match outcome.reply {
         Ok(Reply::Progress(progress)) => progress,
         other => {
+            let problem = match &other {
+                Err(error) => Problem::of(error, &format!("creating {name}")),
+                Ok(_) => Problem::violated("resources.create answered with something else"),
+            };
+            if let Some(intent) = entry.intent.as_mut().filter(|_| outcome.effect == Effect::Answered) {
+                intent.refused = Some(Reason { code: problem.reason.clone(), message: problem.message.clone() });
+            }
             desk.record.parts.insert(name.clone(), entry);
             if outcome.effect != Effect::Unknown {
                 desk.save(replay, false)?;
             }
-            match other {
-                Err(error) => desk.problem(&error, &format!("creating {name}")),
-                Ok(_) => desk.problems.push(Problem::violated("resources.create answered with something else")),
-            }
+            desk.problems.push(problem);
             return Ok(false);
         }
     };
