@@ -37,6 +37,7 @@ from moto.ec2.models import ec2_backends  # noqa: E402
 from moto.elb.models import elb_backends  # noqa: E402
 from moto.elbv2.models import elbv2_backends  # noqa: E402
 from moto.iam.models import iam_backends  # noqa: E402
+from moto.moto_api._internal import mock_random  # noqa: E402
 from moto.moto_server.werkzeug_app import (  # noqa: E402
     DomainDispatcherApplication, MotoRequestHandler, create_backend_app)
 from moto.s3.models import s3_backends  # noqa: E402
@@ -380,6 +381,8 @@ class Quiet(MotoRequestHandler):
 
 
 def main():
+    # What is there in the beginning has the same ids in every process.
+    mock_random.seed(1)
     cloud = Cloud()
     with open(os.path.join(HERE, 'policy.json'), encoding='utf-8') as policy:
         keys = users(policy.read())

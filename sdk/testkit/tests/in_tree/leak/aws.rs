@@ -208,7 +208,7 @@ where
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_sample_of_faults_leaks_nothing_in_aws() {
-    with_setting(async |setting, lives| leaks_nothing("aws", setting, lives, true, Extent::Sample(20)).await).await;
+    with_setting(async |setting, lives| leaks_nothing("aws", setting, lives, true, Extent::Sample(12)).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

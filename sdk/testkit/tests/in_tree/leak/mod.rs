@@ -3,8 +3,8 @@
 //! `cargo test` runs a sample of all cases, another one when their number changes, and every case that
 //! ever failed (`failed.txt`). `make leak` runs all of them and writes what they came to into `docs/providers/leaks.md`.
 
-mod docker;
 mod aws;
+mod docker;
 mod proxmox;
 mod simulated;
 
