@@ -192,9 +192,7 @@ where
     let network_of_host = Network::new();
     let moto = Moto::start();
     let proxy = FaultProxy::start(&moto.url).await.unwrap();
-    let only = std::env::var("CAPSTAN_LEAK_LIFE").unwrap_or_default();
-    let mut lives = vec![machine(&moto), network()];
-    lives.retain(|life| only.is_empty() || life.name == only);
+    let lives = [machine(&moto), network()];
     let setting = Setting {
         kit: crate::provider("aws"),
         proxy: &proxy,
@@ -206,14 +204,16 @@ where
     run(&setting, &lives).await;
 }
 
+/// Of the machine: the cluster has so many parts that its gravest cases alone take minutes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_sample_of_faults_leaks_nothing_in_aws() {
-    with_setting(async |setting, lives| leaks_nothing("aws", setting, lives, true, Extent::Sample(12)).await).await;
+    with_setting(async |setting, lives| leaks_nothing("aws", setting, &lives[..1], true, Extent::Sample(20)).await)
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_calls_leave_the_footprint_of_one_in_aws() {
-    with_setting(async |setting, lives| ten_calls_are_one(setting, lives).await).await;
+    with_setting(async |setting, lives| ten_calls_are_one(setting, &lives[..1]).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
