@@ -235,7 +235,7 @@ impl Part<DockerMachine> for Node {
         let network = network(ctx)?;
         let mut trouble = engine.trouble(&name, &container)?;
         let replace = if self.replaceable && !boot.begun() { replaced_at(&container, known.attempt) } else { None };
-        if let Some(replace) = replace {
+        if let Some(replace) = replace.filter(|at| *at > ctx.now()) {
             trouble.push_str(&format!("; it is replaced at {}", time::rfc3339(replace)));
         }
         let state = ContainerState {

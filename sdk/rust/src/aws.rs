@@ -51,7 +51,8 @@ impl Query {
         http::percent_encode(&mut field, name);
         field.push('=');
         http::percent_encode(&mut field, value.as_ref());
-        self.push(&field);
+        // As forms have it, and as every client of AWS writes it: some servers sign what they would have written.
+        self.push(&field.replace("%20", "+"));
         self
     }
 
@@ -352,7 +353,7 @@ mod tests {
         assert_eq!(answer.unwrap().text("a"), "1");
         assert_eq!(
             String::from_utf8_lossy(&sent[0].body),
-            "Action=RunInstances&Version=2016-11-15&ImageId=ami%201%26&SecurityGroupId.1=sg-1&SecurityGroupId.2=sg-2\
+            "Action=RunInstances&Version=2016-11-15&ImageId=ami+1%26&SecurityGroupId.1=sg-1&SecurityGroupId.2=sg-2\
              &Filter.1.Name=tag%3Aa%2Fb&Filter.1.Value.1=%C3%BC&UserData=Pj8%3D&MinCount=1"
         );
         assert_eq!(sent[0].endpoint, "ec2");
