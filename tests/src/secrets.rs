@@ -108,7 +108,7 @@ impl Secrets {
         // As lines of 64 characters: a piece lies in one of them.
         for at in (first..last).step_by(1) {
             if at % 64 + PIECE <= 64 && (at % 64).is_multiple_of(PIECE) && at + PIECE <= last {
-                self.add(&format!("{what}: private key in PEM"), body[at..at + PIECE].as_bytes());
+                self.add(&format!("{what}: private key in PEM"), &body.as_bytes()[at..at + PIECE]);
             }
         }
     }

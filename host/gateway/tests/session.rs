@@ -127,7 +127,6 @@ async fn nothing_is_changed_through_a_read_only_endpoint() {
     let scope = TurnScope {
         module: "m".into(),
         object: key("a"),
-        chosen: BTreeMap::new(),
         input: None,
         limits: Limits::default(),
     };
