@@ -124,12 +124,7 @@ async fn endpoints_are_those_of_the_manifest_and_the_configuration() {
 #[tokio::test]
 async fn nothing_is_changed_through_a_read_only_endpoint() {
     let (gateway, transport) = gateway();
-    let scope = TurnScope {
-        module: "m".into(),
-        object: key("a"),
-        input: None,
-        limits: Limits::default(),
-    };
+    let scope = TurnScope { module: "m".into(), object: key("a"), input: None, limits: Limits::default() };
     let mut session = gateway.session(scope, &[Declared { read_only: true, ..Declared::named("api") }]);
     let refused = session.send(create(), request(Method::Post)).await.unwrap_err().to_string();
     assert!(refused.contains("endpoint api") && refused.contains("ProviderModule m"), "{refused}");
