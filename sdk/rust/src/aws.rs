@@ -283,11 +283,11 @@ impl Fault {
         if let Some((_, field)) = fields.iter().find(|(start, _)| code.starts_with(start)) {
             return Error::Invalid(vec![Violation::new(*field, &self.message)]);
         }
+        if self.status == 429 || (self.status == 503 && self.retry_after.is_some()) {
+            return Error::Throttled(self.retry_after);
+        }
         if self.status >= 500 || self.is_missing() || LATER.contains(&code) {
             return Error::Transient(reason());
-        }
-        if self.status == 429 {
-            return Error::Throttled(self.retry_after);
         }
         if code.contains("Duplicate") || code.ends_with("AlreadyExists") || matches!(self.status, 409 | 412) {
             return Error::Conflict(reason());

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use capstan_api::Gvk;
@@ -20,8 +21,13 @@ use crate::rules::CoreRules;
 
 const GROUP: &str = "/apis/infrastructure.cluster.x-k8s.io";
 
-/// The guest of the runtime's tests as a component file, built where these build it.
-fn component() -> PathBuf {
+/// The guest of the runtime's tests as a component file, built once, where these build it.
+fn component() -> &'static Path {
+    static FILE: OnceLock<PathBuf> = OnceLock::new();
+    FILE.get_or_init(build)
+}
+
+fn build() -> PathBuf {
     let guest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../runtime/tests/guest");
     let target =
         std::env::current_exe().unwrap().parent().unwrap().parent().unwrap().parent().unwrap().join("tmp/guest");

@@ -12,7 +12,7 @@ use capstan_testkit::conformance::{Access, Life, Server, ServerStarts, Suite};
 use serde_json::{Value, json};
 
 use super::simulated::node_joins;
-use super::{FAILED, all, sample};
+use super::{FAILED, all, sample, worlds};
 
 const INFRASTRUCTURE: &str = "infrastructure.cluster.x-k8s.io";
 
@@ -189,11 +189,11 @@ fn suite(lives: Vec<Life>) -> Suite<'static> {
 /// Of the machine: the cluster has so many parts that its gravest cases alone take minutes.
 #[test]
 fn a_sample_of_faults_leaks_nothing_in_aws() {
-    sample(&suite(vec![machine()]), 20);
+    sample(&suite(vec![machine()]), 20, 2);
 }
 
 #[test]
 #[ignore = "minutes: make leak"]
 fn all_faults_leak_nothing_in_aws() {
-    all(&suite(vec![machine(), network()]));
+    all(&suite(vec![machine(), network()]), worlds());
 }

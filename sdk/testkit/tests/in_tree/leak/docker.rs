@@ -216,7 +216,7 @@ fn server() -> ServerStarts {
     })
 }
 
-/// `None`, and a loud word, where there is no `dockerd`.
+/// One world: two engines get in each other's way. `None`, and a loud word, where there is no `dockerd`.
 fn suite() -> Option<Suite<'static>> {
     if Command::new("dockerd").arg("--version").output().is_err() {
         eprintln!("SKIPPED: the faults of docker: dockerd is not installed (apt-get install docker.io)");
@@ -238,7 +238,7 @@ fn suite() -> Option<Suite<'static>> {
 #[test]
 fn a_sample_of_faults_leaks_nothing_in_docker() {
     if let Some(suite) = suite() {
-        sample(&suite, 10);
+        sample(&suite, 10, 1);
     }
 }
 
@@ -246,6 +246,6 @@ fn a_sample_of_faults_leaks_nothing_in_docker() {
 #[ignore = "minutes: make leak"]
 fn all_faults_leak_nothing_in_docker() {
     if let Some(suite) = suite() {
-        all(&suite);
+        all(&suite, 1);
     }
 }

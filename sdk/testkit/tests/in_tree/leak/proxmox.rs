@@ -12,7 +12,7 @@ use capstan_testkit::conformance::{Access, Life, Server, ServerStarts, Suite};
 use serde_json::{Value, json};
 
 use super::simulated::{around_machine, node_joins};
-use super::{FAILED, all, sample};
+use super::{FAILED, all, sample, worlds};
 
 const INFRASTRUCTURE: &str = "infrastructure.cluster.x-k8s.io";
 
@@ -131,11 +131,11 @@ fn suite() -> Suite<'static> {
 
 #[test]
 fn a_sample_of_faults_leaks_nothing_in_proxmox() {
-    sample(&suite(), 30);
+    sample(&suite(), 30, 2);
 }
 
 #[test]
 #[ignore = "minutes: make leak"]
 fn all_faults_leak_nothing_in_proxmox() {
-    all(&suite());
+    all(&suite(), worlds());
 }

@@ -7,7 +7,7 @@ use capstan_simulator::{Simulator, SimulatorOptions};
 use capstan_testkit::conformance::{Access, Life, Server, ServerStarts, Suite};
 use serde_json::{Value, json};
 
-use super::{FAILED, all, sample};
+use super::{FAILED, all, sample, worlds};
 
 const INFRASTRUCTURE: &str = "infrastructure.cluster.x-k8s.io";
 
@@ -145,11 +145,11 @@ fn suite() -> Suite<'static> {
 
 #[test]
 fn a_sample_of_faults_leaks_nothing_in_the_simulated_cloud() {
-    sample(&suite(), 40);
+    sample(&suite(), 40, 2);
 }
 
 #[test]
 #[ignore = "minutes: make leak"]
 fn all_faults_leak_nothing_in_the_simulated_cloud() {
-    all(&suite());
+    all(&suite(), worlds());
 }
