@@ -213,7 +213,7 @@ fn tries(
     site.apply(&list(&[cluster, stolen]))?;
     site.until(MINUTE, "a Secret of another namespace is refused", || {
         let cluster = site.plane.get(&["proxmoxcluster", "stolen", "-n", attacker.namespace])?;
-        Ok(told(&cluster, "Ready").contains("only Secrets of the object's own namespace"))
+        Ok(told(&cluster, "Ready").contains("only those of the object's own namespace"))
     })?;
     site.plane.kubectl(&["delete", "cluster", "stolen", "-n", attacker.namespace, "--timeout=60s"])?;
 
