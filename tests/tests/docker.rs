@@ -198,7 +198,6 @@ impl Scene {
 }
 
 #[test]
-#[ignore = "hangs since the merge with the EgressPolicy of workload clusters: to be found with the AWS and Docker issue"]
 fn docker_from_nothing_to_nothing() -> Result<()> {
     let Some(engine) = Engine::find()? else { return Ok(()) };
     engine.build_images()?;
