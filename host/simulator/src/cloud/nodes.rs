@@ -254,7 +254,9 @@ async fn compare(cluster: &Cluster, api: &dyn Api, grace: Duration) -> Result<()
             continue;
         }
         if let Some(node) = status.node.and_then(|node| serde_json::from_str(&node).ok()) {
-            kubelet::register(api, node, machine.lease_seconds(), now).await.map_err(|error| error.to_string())?;
+            kubelet::register(api, node, kubelet::Registration::First, machine.lease_seconds(), now)
+                .await
+                .map_err(|error| error.to_string())?;
         }
     }
     for (name, node) in nodes {
