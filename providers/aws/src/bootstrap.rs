@@ -12,7 +12,7 @@ use capstan_provider::{
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::{hash, instance, machine::AWSMachine, placement};
+use crate::{instance, machine::AWSMachine, placement};
 
 /// The most that user data holds, in bytes before base64.
 const MOST: u64 = 16_384;
@@ -80,7 +80,7 @@ pub fn form(ctx: &Context<AWSMachine>) -> Result<Form> {
             Some(bucket) => {
                 let control_plane = ctx.machine().is_some_and(|machine| machine.control_plane());
                 let role = if control_plane { "control-plane" } else { "node" };
-                let key = format!("{role}/{}-{:08x}", ctx.name(), hash(&ctx.owner_key()) >> 32);
+                let key = format!("{role}/{}-{:08x}", ctx.name(), capstan_provider::hash(&ctx.owner_key()) >> 32);
                 Ok(Form::Object { bucket, key })
             }
             None if raw <= MOST => Ok(Form::Direct { gzip: false }),

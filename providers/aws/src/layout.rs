@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     SHARED,
     cluster::AWSCluster,
-    ec2, hash,
+    ec2,
     network::{SUBNETS, SubnetsState, VPC, VpcState},
 };
 
@@ -160,7 +160,7 @@ fn zones(ctx: &Context<AWSCluster>) -> Result<Vec<String>> {
     }
     let most = vpc.availability_zone_usage_limit.unwrap_or(3).max(1);
     if vpc.availability_zone_selection.as_deref() == Some("Random") {
-        zones.sort_by_key(|zone| hash(&format!("{}/{zone}", ctx.owner_key())));
+        zones.sort_by_key(|zone| capstan_provider::hash(&format!("{}/{zone}", ctx.owner_key())));
     }
     zones.truncate(usize::try_from(most).unwrap_or(3));
     zones.sort();

@@ -101,15 +101,10 @@ fn classic_elb(action: &str) -> aws::Query {
 /// How old a shared answer may be where nothing is awaited (ms).
 const SHARED: u64 = 15_000;
 
-/// A number from a text, the same for the same text (FNV-1a).
-fn hash(text: &str) -> u64 {
-    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3))
-}
-
 /// A name for what takes letters, digits and `-` only: its beginning, as much of the cluster's name as there is room for, its end,
 /// and a hash of the owner key, so that clusters of the same name do not meet.
 fn short_name(cluster: &str, suffix: &str, owner: &str, most: usize) -> String {
-    let tail = format!("{suffix}-{:06x}", hash(owner) & 0xff_ffff);
+    let tail = format!("{suffix}-{:06x}", capstan_provider::hash(owner) & 0xff_ffff);
     let room = most.saturating_sub(tail.len() + 1);
     let plain: String = cluster.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).take(room).collect();
     let plain = plain.trim_matches('-');

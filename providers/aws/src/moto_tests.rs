@@ -128,7 +128,7 @@ impl Desk {
         scenario.transport = Some(transport);
         scenario.gzip = Some(|bytes| bytes[..bytes.len() / 3].to_vec());
         scenario.name = name.to_owned();
-        scenario.owner_key = format!("{:032x}", crate::hash(name));
+        scenario.owner_key = format!("{:032x}", capstan_provider::hash(name));
         Self { scenario, sent: Vec::new() }
     }
 
@@ -186,7 +186,7 @@ impl Desk {
                         attempt: 1,
                         idempotency_key: format!(
                             "{:032x}",
-                            crate::hash(&format!("{}{}", self.scenario.owner_key, part.name))
+                            capstan_provider::hash(&format!("{}{}", self.scenario.owner_key, part.name))
                         ),
                         ..Known::default()
                     };
@@ -313,7 +313,7 @@ fn a_cluster_with_everything_managed_comes_and_goes() {
     let Some((_turn, moto)) = moto() else { return };
     for kind in ["nlb", "classic"] {
         let mut desk = cluster(all_managed(kind));
-        desk.scenario.owner_key = format!("{:032x}", crate::hash(kind));
+        desk.scenario.owner_key = format!("{:032x}", capstan_provider::hash(kind));
         desk.settle();
         let left = moto.left();
         let mut wanted = BTreeMap::from([

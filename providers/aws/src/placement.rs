@@ -7,7 +7,7 @@ use crate::{
     cluster::AWSCluster,
     ec2::{self, SECURITY_GROUPS, SUBNETS},
     group::{self, GroupState},
-    hash, image,
+    image,
     instance::{Frozen, wanted_tags},
     layout::{self, Layout, Network, Place},
     machine::AWSMachine,
@@ -106,7 +106,7 @@ fn subnet(ctx: &Context<AWSMachine>, cluster: &AWSCluster) -> Result<(String, St
         candidates.iter().filter(|subnet| subnet.text("availableIpAddressCount") != "0").collect();
     open.sort_by_key(|subnet| subnet.text("subnetId").to_owned());
     let places = u64::try_from(open.len()).unwrap_or(1).max(1);
-    let place = usize::try_from(hash(&ctx.owner_key()) % places).unwrap_or(0);
+    let place = usize::try_from(capstan_provider::hash(&ctx.owner_key()) % places).unwrap_or(0);
     let Some(chosen) = open.get(place) else {
         let all: Vec<&str> = candidates.iter().map(|subnet| subnet.text("subnetId")).collect();
         let message = format!("no address is free in {}: free some, or choose another subnet", all.join(", "));

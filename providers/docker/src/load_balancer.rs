@@ -92,10 +92,7 @@ impl Front {
 
 /// Says that haproxy was told to load this configuration, until that is noted beside it.
 fn token(configuration: &str) -> String {
-    let hash = configuration
-        .bytes()
-        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
-    format!("loaded-{hash:016x}")
+    format!("loaded-{:016x}", capstan_provider::hash(configuration))
 }
 
 fn member(path: &str, content: &str) -> Member {

@@ -55,11 +55,6 @@ export_infrastructure!(Proxmox, {
 /// The endpoint of the manifest.
 const API: &str = "api";
 
-/// A number from a text, the same for the same text (FNV-1a).
-fn hash(text: &str) -> u64 {
-    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3))
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::Value;

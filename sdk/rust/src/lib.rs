@@ -48,6 +48,12 @@ pub use needs::{Algorithm, KeyPair, KeyUse, Need};
 pub use schema::{IntOrString, Kind, Schema};
 pub use secrets::{Chunk, Secret};
 
+/// A number from a text, the same for the same text in every version (64-bit FNV-1a): providers have no randomness, and
+/// choose among equals by what tells their subjects apart, such as the owner key. No secret and no proof.
+pub fn hash(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3))
+}
+
 /// Where the host's answers come from: the contract's imports in a component, a scripted double elsewhere.
 #[cfg(target_arch = "wasm32")]
 #[path = "host/component.rs"]
