@@ -1,9 +1,5 @@
 //! `aws` against moto with IAM and signature checks on, and what moto lacks put before it (tests/moto/serve.py).
 
-use std::io::{BufRead as _, BufReader};
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
-
 use async_trait::async_trait;
 use capstan_api::ObjectKey;
 use capstan_gateway::CredentialKind;
@@ -11,10 +7,8 @@ use capstan_testkit::Exchange;
 use capstan_testkit::conformance::{Access, Life, Server, ServerStarts, Suite};
 use serde_json::{Value, json};
 
-use super::simulated::node_joins;
+use super::scenery::{INFRASTRUCTURE, Stand, cluster_of, node_joins, owner};
 use super::{FAILED, all, sample, worlds};
-
-const INFRASTRUCTURE: &str = "infrastructure.cluster.x-k8s.io";
 
 /// The image that serve.py registers; its ids are the same in each run.
 const IMAGE: &str = "ami-a2cdc501534df6b3c";
@@ -27,92 +21,39 @@ fn given() -> Value {
     })
 }
 
-/// moto in a process of its own; it ends with this.
-struct Moto {
-    process: Child,
-    url: String,
-    control: String,
-    /// Access key id and secret of a user that may do what the documentation says.
-    keys: (String, String),
-    client: reqwest::Client,
-}
+/// moto as the test sees it.
+struct Moto(Stand);
 
 impl Moto {
     fn start() -> Self {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        let python = root.join("target/venv/bin/python");
-        let mut process = Command::new(&python)
-            .arg(root.join("tests/moto/serve.py"))
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap_or_else(|error| panic!("{}: {error}; run tests/setup.sh", python.display()));
-        let mut line = String::new();
-        BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let up: Value = serde_json::from_str(&line).expect("moto does not start");
-        let text = |pointer: &str| up.pointer(pointer).and_then(Value::as_str).unwrap().to_owned();
-        let keys = (text("/keys/provider/id"), text("/keys/provider/secret"));
-        assert_eq!((&up["image"], &up["given"]), (&json!(IMAGE), &given()), "serve.py gives other ids");
-        let (url, control) = (text("/url"), text("/control"));
-        Self { process, url, control, keys, client: reqwest::Client::new() }
+        let moto = Stand::start("moto/serve.py");
+        assert_eq!((&moto.up["image"], &moto.up["given"]), (&json!(IMAGE), &given()), "serve.py gives other ids");
+        Self(moto)
     }
-}
-
-impl Drop for Moto {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
-fn action(exchange: &Exchange) -> String {
-    let body = String::from_utf8_lossy(&exchange.body);
-    if let Ok(asked) = serde_json::from_str::<Value>(&body) {
-        // Secrets Manager names its action in a header: what is asked about a secret by its name alone reads.
-        return if asked.as_object().is_some_and(|asked| asked.len() == 1) { "DescribeSecret" } else { "Change" }
-            .to_owned();
-    }
-    body.split('&').find_map(|pair| pair.strip_prefix("Action=")).unwrap_or_default().to_owned()
 }
 
 #[async_trait]
 impl Server for Moto {
     fn access(&self) -> Access {
-        let entries = [("AccessKeyID", &self.keys.0), ("SecretAccessKey", &self.keys.1)];
-        let data = entries.map(|(name, value)| (name.to_owned(), value.clone().into())).into();
+        // A user that may do what the documentation says.
+        let entries = [("AccessKeyID", "/keys/provider/id"), ("SecretAccessKey", "/keys/provider/secret")];
+        let data = entries.map(|(name, at)| (name.to_owned(), self.0.text(at).into())).into();
         let kind = CredentialKind::Aws { region: None, roles: Vec::new() };
-        Access { origin: self.url.clone(), credential: Some((kind, data)) }
+        Access { origin: self.0.text("/url"), credential: Some((kind, data)) }
     }
 
     async fn left(&self) -> anyhow::Result<Vec<String>> {
-        Ok(self.client.get(format!("{}/left", self.control)).send().await?.error_for_status()?.json().await?)
+        self.0.left().await
     }
 
     async fn clear(&self) -> anyhow::Result<()> {
-        self.client.post(format!("{}/clear", self.control)).send().await?.error_for_status()?;
-        Ok(())
-    }
-
-    fn changes(&self, exchange: &Exchange) -> bool {
-        exchange.changes() && !action(exchange).starts_with("Describe")
+        self.0.clear().await
     }
 
     /// One answer about a cluster's resources of a kind serves all its parts and machines.
     fn is_shared(&self, exchange: &Exchange) -> bool {
-        ["DescribeInstances", "DescribeTargetHealth"].contains(&action(exchange).as_str())
+        matches!(exchange.action.as_deref(), Some("DescribeInstances" | "DescribeTargetHealth"))
     }
-}
-
-fn owner(kind: &str, name: &str) -> Value {
-    json!([{"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": kind,
-        "name": name, "uid": format!("of {kind}/{name}"), "controller": true}])
-}
-
-fn cluster() -> Value {
-    json!({"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Cluster",
-        "metadata": {"name": "c", "namespace": "n"},
-        "spec": {"infrastructureRef": {"apiGroup": INFRASTRUCTURE, "kind": "AWSCluster", "name": "c"}},
-        "status": {"initialization": {"infrastructureProvisioned": true}}})
 }
 
 /// A control-plane machine of a cluster whose network and load balancer are there.
@@ -132,7 +73,7 @@ fn machine() -> Life {
     Life {
         name: "machine",
         objects: vec![
-            cluster(),
+            cluster_of("AWSCluster"),
             json!({"apiVersion": format!("{INFRASTRUCTURE}/v1beta2"), "kind": "AWSCluster",
                 "metadata": {"name": "c", "namespace": "n", "ownerReferences": owner("Cluster", "c"),
                     "annotations": {"capstan.dev/parts": parts.to_string()}},
@@ -159,7 +100,7 @@ fn network() -> Life {
     Life {
         name: "cluster",
         objects: vec![
-            cluster(),
+            cluster_of("AWSCluster"),
             json!({"apiVersion": format!("{INFRASTRUCTURE}/v1beta2"), "kind": "AWSCluster",
                 "metadata": {"name": "c", "namespace": "n", "ownerReferences": owner("Cluster", "c")},
                 "spec": {"region": "us-east-1", "network": {"vpc": {"availabilityZoneUsageLimit": 1}},

@@ -12,10 +12,9 @@ use capstan_testkit::Exchange;
 use capstan_testkit::conformance::{Access, Life, Server, ServerStarts, Suite};
 use serde_json::{Value, json};
 
-use super::simulated::node_joins;
+use super::scenery::{INFRASTRUCTURE, cluster_of, node_joins, owner};
 use super::{FAILED, all, sample};
 
-const INFRASTRUCTURE: &str = "infrastructure.cluster.x-k8s.io";
 /// A network that the life of a machine finds there.
 const MACHINES: &str = "machines";
 const OWNER: &str = "capstan.dev/owner-key";
@@ -153,14 +152,7 @@ impl Server for Engine {
 }
 
 fn lives() -> Vec<Life> {
-    let cluster = json!({"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Cluster",
-        "metadata": {"name": "c", "namespace": "n"},
-        "spec": {"infrastructureRef": {"apiGroup": INFRASTRUCTURE, "kind": "DockerCluster", "name": "c"}},
-        "status": {"initialization": {"infrastructureProvisioned": true}}});
-    let owner = |kind: &str, name: &str| {
-        json!([{"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": kind,
-        "name": name, "uid": format!("of {kind}/{name}"), "controller": true}])
-    };
+    let cluster = cluster_of("DockerCluster");
     let api_version = format!("{INFRASTRUCTURE}/v1beta2");
     let docker_cluster = |annotations: Value, spec: Value| {
         json!({"apiVersion": api_version, "kind": "DockerCluster", "metadata": {"name": "c", "namespace": "n",

@@ -21,7 +21,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 
-use super::simulated::{around_machine, node_joins};
+use super::scenery::{around_machine, node_joins, owner};
 
 const GROUP: &str = "infrastructure.cluster.x-k8s.io";
 const PART: &str = "thing";
@@ -355,10 +355,6 @@ fn server() -> ServerStarts {
 }
 
 fn machine(name: &'static str) -> Life {
-    let owner = |kind: &str, name: &str| {
-        json!([{"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": kind, "name": name, "uid": format!("of {kind}/{name}"),
-            "controller": true}])
-    };
     let mut objects = vec![json!({"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Cluster",
         "metadata": {"name": "c", "namespace": "n"},
         "spec": {"infrastructureRef": {"apiGroup": GROUP, "kind": "DoubleCluster", "name": "c"}},

@@ -9,6 +9,7 @@ mod aws;
 mod docker;
 mod double;
 mod proxmox;
+mod scenery;
 mod simulated;
 
 use std::path::Path;

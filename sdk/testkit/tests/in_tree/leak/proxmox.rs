@@ -1,78 +1,37 @@
 //! `proxmox` against fakepve, which checks every call against the real schema.
 
-use std::io::{BufRead as _, BufReader};
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
-
 use async_trait::async_trait;
 use capstan_api::ObjectKey;
 use capstan_gateway::CredentialKind;
 use capstan_testkit::Exchange;
 use capstan_testkit::conformance::{Access, Life, Server, ServerStarts, Suite};
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::simulated::{around_machine, node_joins};
+use super::scenery::{INFRASTRUCTURE, Stand, around_machine, cluster_of, node_joins, owner};
 use super::{FAILED, all, sample, worlds};
 
-const INFRASTRUCTURE: &str = "infrastructure.cluster.x-k8s.io";
-
-/// fakepve in a process of its own; it ends with this.
-struct FakePve {
-    process: Child,
-    url: String,
-    control: String,
-    token: String,
-    client: reqwest::Client,
-}
-
-impl FakePve {
-    fn start() -> Self {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        let python = root.join("target/venv/bin/python");
-        let mut process = Command::new(&python)
-            .arg(root.join("tests/fakepve/serve.py"))
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap_or_else(|error| panic!("{}: {error}; run tests/setup.sh", python.display()));
-        let mut line = String::new();
-        BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let up: Value = serde_json::from_str(&line).expect("fakepve does not start");
-        let text = |name: &str| up[name].as_str().unwrap().to_owned();
-        let (url, control, token) = (text("url"), text("control"), text("token"));
-        Self { process, url, control, token, client: reqwest::Client::new() }
-    }
-}
-
-impl Drop for FakePve {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
+/// fakepve as the test sees it.
+struct FakePve(Stand);
 
 #[async_trait]
 impl Server for FakePve {
     fn access(&self) -> Access {
         let header = ("Authorization".to_owned(), "{token}".to_owned());
-        let token = [("token".to_owned(), self.token.clone().into())].into();
-        Access { origin: self.url.clone(), credential: Some((CredentialKind::Headers(vec![header]), token)) }
+        let token = [("token".to_owned(), self.0.text("/token").into())].into();
+        Access { origin: self.0.text("/url"), credential: Some((CredentialKind::Headers(vec![header]), token)) }
     }
 
     async fn left(&self) -> anyhow::Result<Vec<String>> {
-        let answer = self.client.get(format!("{}/left", self.control)).send().await?.error_for_status()?;
-        let lines: Vec<String> = answer.json().await?;
         // A disk is named after its machine's number.
         let shown = |line: String| match line.split_once(" ") {
             Some((storage, name)) if name != "iso" => format!("{storage} disk"),
             _ => line,
         };
-        Ok(lines.into_iter().map(shown).collect())
+        Ok(self.0.left().await?.into_iter().map(shown).collect())
     }
 
     async fn clear(&self) -> anyhow::Result<()> {
-        self.client.post(format!("{}/clear", self.control)).send().await?.error_for_status()?;
-        Ok(())
+        self.0.clear().await
     }
 
     fn is_shared(&self, exchange: &Exchange) -> bool {
@@ -81,16 +40,9 @@ impl Server for FakePve {
 }
 
 fn machine(name: &'static str) -> Life {
-    let owner = |kind: &str, name: &str| {
-        json!([{"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": kind,
-        "name": name, "uid": format!("of {kind}/{name}"), "controller": true}])
-    };
     let api_version = format!("{INFRASTRUCTURE}/v1alpha2");
     let mut objects = vec![
-        json!({"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Cluster",
-            "metadata": {"name": "c", "namespace": "n"},
-            "spec": {"infrastructureRef": {"apiGroup": INFRASTRUCTURE, "kind": "ProxmoxCluster", "name": "c"}},
-            "status": {"initialization": {"infrastructureProvisioned": true}}}),
+        cluster_of("ProxmoxCluster"),
         json!({"apiVersion": api_version, "kind": "ProxmoxCluster",
             "metadata": {"name": "c", "namespace": "n", "ownerReferences": owner("Cluster", "c")},
             "spec": {"dnsServers": ["192.0.2.53"], "allowedNodes": ["pve1", "pve2"]}}),
@@ -113,7 +65,7 @@ fn machine(name: &'static str) -> Life {
 
 fn server() -> ServerStarts {
     Box::pin(async {
-        let pve: Box<dyn Server> = Box::new(FakePve::start());
+        let pve: Box<dyn Server> = Box::new(FakePve(Stand::start("fakepve/serve.py")));
         Ok(pve)
     })
 }

@@ -2,14 +2,12 @@
 
 use async_trait::async_trait;
 use capstan_api::ObjectKey;
-use capstan_core::testing::World;
 use capstan_simulator::{Simulator, SimulatorOptions};
 use capstan_testkit::conformance::{Access, Life, Server, ServerStarts, Suite};
 use serde_json::{Value, json};
 
+use super::scenery::{INFRASTRUCTURE, around_machine, cluster_of, node_joins, owner};
 use super::{FAILED, all, sample, worlds};
-
-const INFRASTRUCTURE: &str = "infrastructure.cluster.x-k8s.io";
 
 /// The cloud as the test sees it.
 struct Cloud {
@@ -56,31 +54,8 @@ impl Server for Cloud {
     }
 }
 
-fn owner(kind: &str, name: &str) -> Value {
-    json!([{"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": kind, "name": name, "uid": format!("of {kind}/{name}"),
-        "controller": true}])
-}
-
-fn of_cluster() -> Value {
-    json!({"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Cluster",
-        "metadata": {"name": "c", "namespace": "n"},
-        "spec": {"infrastructureRef": {"apiGroup": INFRASTRUCTURE, "kind": "SimulatedCluster", "name": "c"}},
-        "status": {"initialization": {"infrastructureProvisioned": true}}})
-}
-
-/// Any provider's machine of this name: what is around it.
-pub(super) fn around_machine(name: &str) -> [Value; 2] {
-    [
-        json!({"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Machine",
-            "metadata": {"name": name, "namespace": "n"},
-            "spec": {"clusterName": "c", "version": "v1.35.0", "bootstrap": {"dataSecretName": name}}}),
-        json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, "namespace": "n"},
-            "data": {"value": "I2Nsb3VkLWNvbmZpZwo=", "format": "Y2xvdWQtY29uZmln"}}),
-    ]
-}
-
 fn machine(name: &'static str) -> Life {
-    let mut objects = vec![of_cluster()];
+    let mut objects = vec![cluster_of("SimulatedCluster")];
     objects.extend(around_machine(name));
     objects.push(json!({"apiVersion": format!("{INFRASTRUCTURE}/v1beta1"), "kind": "SimulatedMachine",
         "metadata": {"name": name, "namespace": "n", "labels": {"cluster.x-k8s.io/cluster-name": "c"},
@@ -99,7 +74,7 @@ fn cluster() -> Life {
     Life {
         name: "cluster",
         objects: vec![
-            of_cluster(),
+            cluster_of("SimulatedCluster"),
             json!({"apiVersion": format!("{INFRASTRUCTURE}/v1beta1"), "kind": "SimulatedCluster",
                 "metadata": {"name": "c", "namespace": "n", "ownerReferences": owner("Cluster", "c")},
                 "spec": {}}),
@@ -112,14 +87,6 @@ fn cluster() -> Life {
             });
         }),
         tend: |_| (),
-    }
-}
-
-/// The Machines' Nodes are there.
-pub(super) fn node_joins(world: &mut World) {
-    for machine in world.all("Machine") {
-        let name = machine.name().to_owned();
-        world.edit(&machine.key(), |machine| machine.set("/status/nodeRef", json!({"name": name})));
     }
 }
 
