@@ -146,8 +146,8 @@ impl Workload {
     }
 }
 
-#[tokio::test]
-async fn a_connection_comes_up_by_itself_is_lost_and_comes_back() {
+/// A management cluster, and a runner of rules that look at the cluster `c` for the object `watched`.
+async fn watched() -> (Wire, Arc<Seen>, Runner) {
     let management = ApiServer::new(ServerOptions::default()).unwrap();
     let client = kube::Client::new(management.service(User::admin("test")), "default");
     let wire = Wire::new(client.clone());
@@ -166,6 +166,12 @@ async fn a_connection_comes_up_by_itself_is_lost_and_comes_back() {
     });
     let config_maps = builtin("", "ConfigMap").unwrap();
     wire.create(&config_maps, &Object::new(&config_maps.gvk(), "default", "watched")).await.unwrap();
+    (wire, rules, runner)
+}
+
+#[tokio::test]
+async fn a_connection_comes_up_by_itself_is_lost_and_comes_back() {
+    let (wire, rules, runner) = watched().await;
     rules.until("unknown while there is no kubeconfig", |c, _| *c == Some(Connection::Unknown)).await;
 
     let first = workload(None).await;
@@ -201,24 +207,7 @@ async fn a_connection_comes_up_by_itself_is_lost_and_comes_back() {
 
 #[tokio::test]
 async fn an_address_that_is_not_allowed_is_not_dialled_and_the_reason_is_told() {
-    let management = ApiServer::new(ServerOptions::default()).unwrap();
-    let client = kube::Client::new(management.service(User::admin("test")), "default");
-    let wire = Wire::new(client.clone());
-    let namespaces = builtin("", "Namespace").unwrap();
-    let _ = wire.create(&namespaces, &Object::new(&namespaces.gvk(), "", "default")).await;
-    let rules = Arc::new(Seen::default());
-    let runner = Runner::start(Options {
-        client,
-        rules: rules.clone(),
-        providers: Arc::new(NoProviders::default()),
-        modules: None,
-        egress: Arc::new(LoopbackOnly),
-        lease: None,
-        concurrency: 2,
-        after_effect: None,
-    });
-    let config_maps = builtin("", "ConfigMap").unwrap();
-    wire.create(&config_maps, &Object::new(&config_maps.gvk(), "default", "watched")).await.unwrap();
+    let (wire, rules, runner) = watched().await;
     let cluster = workload(None).await;
     let secrets = builtin("", "Secret").unwrap();
     let mut secret = Object::new(&secrets.gvk(), "default", "c-kubeconfig");
