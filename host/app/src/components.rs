@@ -59,11 +59,11 @@ pub fn module_object(file: &Path, simulator: SocketAddr) -> Result<Object> {
     Ok(module)
 }
 
-/// What this person's endpoints and clusters may reach on this machine: itself, Docker, its containers and the simulated cloud. Everything else that is
-/// not on the public internet is for another EgressPolicy to list.
+/// What this person's endpoints and clusters may reach on this machine: itself, Docker, networks that Docker makes by
+/// itself, and the simulated cloud. Everything else that is not on the public internet is for another EgressPolicy to list.
 pub fn egress_policy(simulator: SocketAddr) -> Object {
     let mut addresses = vec!["127.0.0.0/8".to_owned(), "::1/128".to_owned()];
-    // Where Docker puts the networks of this machine's containers: the API servers of Docker clusters.
+    // Where Docker puts networks that nobody gives a subnet.
     addresses.push("172.16.0.0/12".to_owned());
     if !simulator.ip().is_loopback() {
         addresses.push(simulator.ip().to_string());
