@@ -187,7 +187,8 @@ mod tests {
         ] {
             assert!(!secrets.found_in(said.as_bytes()).is_empty(), "{said}");
         }
-        assert!(secrets.found_in(b"nothing 6a1f0c52-93d of it is here").is_empty());
+        let less = format!("nothing {} of it is here", &SECRET[..PIECE - 1]);
+        assert!(secrets.found_in(less.as_bytes()).is_empty());
     }
 
     #[test]
