@@ -78,7 +78,7 @@ fn the_example_of_the_documentation_is_read() {
     let (_, example) = page.split_once("```json\n").unwrap();
     let manifest = Manifest::read(example.split_once("```").unwrap().0.as_bytes()).unwrap();
     assert_eq!(manifest.kinds.identities.len(), 2);
-    assert!(manifest.declared().iter().all(|endpoint| endpoint.credentials.len() == 3));
+    assert!(manifest.declared().iter().all(|endpoint| endpoint.credentials.len() == 4));
 }
 
 #[test]
