@@ -79,6 +79,7 @@ pub struct AWSClusterStatus {
     #[serde(rename = "vpcID", skip_serializing_if = "Option::is_none")]
     pub vpc_id: Option<String>,
     /// The network.
+    #[schema(optional)]
     pub network_status: NetworkStatus,
 }
 
