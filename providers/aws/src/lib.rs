@@ -55,7 +55,7 @@ export_infrastructure!(Aws, {
         "group": "infrastructure.cluster.x-k8s.io", "cluster": "AWSCluster", "machine": "AWSMachine",
         "identities": ["AWSClusterStaticIdentity", "AWSClusterRoleIdentity"]
     },
-    "contractLabels": { "cluster.x-k8s.io/v1beta2": ["v1beta2"] },
+    "contractLabels": { "cluster.x-k8s.io/v1beta2": ["v1beta2"], "cluster.x-k8s.io/v1beta1": ["v1beta1"] },
     "endpoints": [
         {
             "name": "ec2", "protocol": "aws-query", "timeout": "30s", "maxResponse": "8Mi",

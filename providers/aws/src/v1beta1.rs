@@ -2,7 +2,7 @@
 //!
 //! What differs: `v1beta1` has less (no load balancer beside the classic one, no placement groups, no options of the metadata service, …),
 //! a machine names a failure domain of its own, references may have an `arn`, a listed subnet need not have a name, and the scheme of a
-//! load balancer may be written `Internet-facing`. Identities are the same in both.
+//! load balancer may be written `Internet-facing`; failure domains are a map by name in the status. Identities are the same in both.
 
 use std::collections::BTreeMap;
 
@@ -370,10 +370,32 @@ impl OlderVersion for Cluster {
                 }
             }
         }
+        if let Some(domains) = object.pointer_mut("/status/failureDomains")
+            && let Value::Object(by_name) = domains.take()
+        {
+            *domains = by_name
+                .into_iter()
+                .map(|(name, mut domain)| {
+                    if let Some(fields) = domain.as_object_mut() {
+                        fields.insert("name".to_owned(), name.into());
+                    }
+                    domain
+                })
+                .collect();
+        }
     }
 
     fn down(object: &mut Value) {
         NEWER_OF_CLUSTERS.iter().for_each(|path| remove(object, path));
+        if let Some(domains) = object.pointer_mut("/status/failureDomains")
+            && let Value::Array(list) = domains.take()
+        {
+            let named = |mut domain: Value| {
+                let name = domain.as_object_mut()?.remove("name")?.as_str()?.to_owned();
+                Some((name, domain))
+            };
+            *domains = list.into_iter().filter_map(named).collect::<Map<_, _>>().into();
+        }
     }
 }
 

@@ -180,6 +180,12 @@ fn an_old_cluster_is_what_it_means_in_the_new_words() {
     assert_eq!(new["spec"]["identityRef"], old["spec"]["identityRef"]);
     assert!(new["metadata"]["annotations"][CONVERSION_DATA].is_string(), "what was written is kept");
     assert_eq!(to(&new, "v1beta1"), old);
+    // Failure domains are told as the version has them.
+    let mut found = new.clone();
+    found["status"] = json!({"failureDomains": [{"name": "a", "controlPlane": true}, {"name": "b", "controlPlane": false}]});
+    let shown = to(&found, "v1beta1");
+    assert_eq!(shown["status"]["failureDomains"], json!({"a": {"controlPlane": true}, "b": {"controlPlane": false}}));
+    assert_eq!(to(&shown, "v1beta2")["status"], found["status"]);
     // Whoever edits the old one changes that and nothing else.
     let mut newest = new.clone();
     newest["metadata"].as_object_mut().unwrap().remove("annotations");
