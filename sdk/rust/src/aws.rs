@@ -277,7 +277,11 @@ impl Fault {
         if REFUSED.contains(&code) || matches!(self.status, 401 | 403) && code.is_empty() {
             return Error::Unauthorized(reason());
         }
-        if TAKEN.contains(&code) || code.ends_with("LimitExceeded") || code.ends_with("LimitExceededException") {
+        if TAKEN.contains(&code)
+            || code.starts_with("TooMany")
+            || code.ends_with("LimitExceeded")
+            || code.ends_with("LimitExceededException")
+        {
             return Error::Conflict(reason());
         }
         if let Some((_, field)) = fields.iter().find(|(start, _)| code.starts_with(start)) {
@@ -405,7 +409,7 @@ mod tests {
             assert!(matches!(coded(code).error(), Error::Unauthorized(_)), "{code}");
         }
         for code in
-            ["InsufficientInstanceCapacity", "VcpuLimitExceeded", "AddressLimitExceeded", "InvalidGroup.Duplicate"]
+            ["InsufficientInstanceCapacity", "VcpuLimitExceeded", "TooManyLoadBalancers", "InvalidGroup.Duplicate"]
         {
             assert!(matches!(coded(code).error(), Error::Conflict(_)), "{code}");
         }
