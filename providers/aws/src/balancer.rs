@@ -7,7 +7,7 @@ use capstan_provider::{
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    SHARED, classic,
+    SHARED, advice, classic,
     classic::ClassicBalancer,
     classic_elb,
     cluster::{AWSCluster, Balancing},
@@ -92,7 +92,8 @@ pub fn parts(ctx: &Context<AWSCluster>, in_subnets: &[String]) -> Result<Vec<Box
         return Ok(parts);
     }
     parts.push(Box::new(NetworkBalancer { after }));
-    let api = Listener { port: ctx.spec.api_port(), health_check: spec.health_check.clone(), ..Listener::default() };
+    let check = spec.health_check.clone().into();
+    let api = Listener { port: ctx.spec.api_port(), health_check: check, ..Listener::default() };
     for (index, listener) in std::iter::once(&api).chain(&spec.additional_listeners).enumerate() {
         let suffix = if index == 0 { String::new() } else { format!("-{}", listener.port) };
         parts.push(Box::new(TargetGroup { suffix: suffix.clone(), listener: listener.clone() }));
@@ -356,7 +357,7 @@ impl Part<AWSCluster> for NetworkBalancer {
             .list("SecurityGroups.member.", groups(ctx));
         match tags::list(query, "Tags.member.", &tags_of(ctx, BALANCER)).send()? {
             Ok(_) => Ok(Progress::done(name)),
-            Err(fault) => Err(fault.error_at(BALANCER_FIELDS)),
+            Err(fault) => Err(advice::refusal(&fault, BALANCER_FIELDS)),
         }
     }
     fn update(&self, ctx: &Context<AWSCluster>, todo: &[Reason]) -> Result<Progress> {

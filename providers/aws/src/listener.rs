@@ -6,7 +6,7 @@ use capstan_provider::{Choice, Context, Error, Observed, Part, Presence, Progres
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    SHARED,
+    SHARED, advice,
     balancer::{self, BALANCER, BALANCER_FIELDS, BalancerState, add_tags, done_or_gone, needed},
     cluster::AWSCluster,
     cluster_spec::Listener,
@@ -108,11 +108,12 @@ impl Part<AWSCluster> for TargetGroup {
     fn create(&self, ctx: &Context<AWSCluster>) -> Result<Progress> {
         let (part, spec) = (self.name(), balancer::spec(ctx));
         let (name, port) = (ctx.id_of(&part)?, self.listener.port.to_string());
-        let protocol = match spec.health_check_protocol.as_deref() {
-            Some(protocol @ ("HTTP" | "HTTPS")) if self.suffix.is_empty() => protocol,
-            _ => "TCP",
-        };
         let check = &self.listener.health_check;
+        let api = self.suffix.is_empty();
+        let asked = if api { &spec.health_check_protocol } else { &check.protocol };
+        let http = asked.as_deref().filter(|protocol| matches!(*protocol, "HTTP" | "HTTPS"));
+        let protocol = http.unwrap_or("TCP");
+        let path = if api { "/readyz" } else { check.path.as_deref().unwrap_or("/") };
         let or = |given: Option<u64>, usual: u64| given.unwrap_or(usual).to_string();
         let query = elb("CreateTargetGroup")
             .set("Name", &name)
@@ -121,15 +122,15 @@ impl Part<AWSCluster> for TargetGroup {
             .set("VpcId", ctx.id_of(VPC)?)
             .set("TargetType", "instance")
             .set("HealthCheckProtocol", protocol)
-            .set("HealthCheckPort", &port)
-            .set_some("HealthCheckPath", (protocol != "TCP").then_some("/readyz"))
+            .set("HealthCheckPort", check.port.as_ref().unwrap_or(&port))
+            .set_some("HealthCheckPath", http.map(|_| path))
             .set("HealthCheckIntervalSeconds", or(check.interval_seconds, 5))
             .set("HealthCheckTimeoutSeconds", or(check.timeout_seconds, 4))
             .set("HealthyThresholdCount", or(check.threshold_count, 2))
             .set("UnhealthyThresholdCount", or(check.unhealthy_threshold_count, 6));
         match tags::list(query, "Tags.member.", &balancer::tags_of(ctx, &part)).send()? {
             Ok(_) => Ok(Progress::done(name)),
-            Err(fault) => Err(fault.error_at(BALANCER_FIELDS)),
+            Err(fault) => Err(advice::refusal(&fault, BALANCER_FIELDS)),
         }
     }
     fn update(&self, ctx: &Context<AWSCluster>, todo: &[Reason]) -> Result<Progress> {

@@ -8,7 +8,7 @@ use capstan_provider::{
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    SHARED,
+    SHARED, advice,
     cluster::AWSCluster,
     ec2::{self, Class, Resource},
     layout::{self, Layout, Network, Subnet, SubnetPlace},
@@ -143,7 +143,8 @@ impl Part<AWSCluster> for NamedVpc {
         Ok(Choice::chosen(&self.0))
     }
     fn observe(&self, ctx: &Context<AWSCluster>) -> Result<Presence> {
-        let Some(element) = find_shared(&ec2::VPCS, &self.0)? else { return Ok(Presence::absent_by_id()) };
+        let found = advice::of_region(find_shared(&ec2::VPCS, &self.0), ctx.spec.region.as_deref());
+        let Some(element) = found? else { return Ok(Presence::absent_by_id()) };
         let theirs = tags::of_ec2(&element);
         let owned = theirs.get(&tags::cluster_tag(&ctx.cluster().name())).is_some_and(|value| value == "owned")
             && theirs.get(tags::OWNER).is_none_or(|owner| *owner == ctx.owner_key());
