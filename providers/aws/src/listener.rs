@@ -77,8 +77,7 @@ impl Part<AWSCluster> for TargetGroup {
         let part = self.name();
         let known = ctx.known(&part).unwrap_or_default();
         let name = known.id.clone().unwrap_or_else(|| self.chosen(ctx));
-        let query = elb("DescribeTargetGroups").set("Names.member.1", &name);
-        let query = if known.confirmed { query.max_age(SHARED) } else { query };
+        let query = elb("DescribeTargetGroups").set("Names.member.1", &name).max_age(balancer::age(ctx, &part));
         let answer = match query.send()? {
             Ok(answer) => answer,
             Err(fault) if fault.is_missing() => return Ok(Presence::absent_by_id()),
@@ -182,7 +181,7 @@ impl Part<AWSCluster> for ListenerPart {
         // The load balancer is ours, and has one listener for each port.
         let Some(balancer) = state::<BalancerState>(ctx, BALANCER)? else { return Ok(absent()) };
         let query = elb("DescribeListeners").set("LoadBalancerArn", &balancer.arn);
-        let query = if known.confirmed { query.max_age(SHARED) } else { query };
+        let query = query.max_age(balancer::age(ctx, &self.name()));
         let answer = match query.send()? {
             Ok(answer) => answer,
             Err(fault) if fault.is_missing() => return Ok(absent()),
