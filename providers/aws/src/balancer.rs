@@ -220,6 +220,11 @@ impl Part<AWSCluster> for NamedBalancer {
                     } else {
                         tags_by_arn(element.text("LoadBalancerArn"))?
                     };
+                    if tags::are_anothers(&theirs, &ctx.owner_key()) {
+                        let message =
+                            format!("load balancer {} was made for another cluster: choose another name", self.name);
+                        return Ok(Presence::foreign("LoadBalancerForeign", message));
+                    }
                     let cluster = theirs.get(&tags::cluster_tag(&ctx.cluster().name()));
                     NamedState { users: cluster.is_none_or(|value| value != "owned") }
                 }

@@ -131,17 +131,22 @@ fn the_tag_of_a_named_vpc_says_whose_it_is() {
             "<R><vpcSet><item><vpcId>vpc-9</vpcId><cidrBlock>10.0.0.0/16</cidrBlock>{tags}</item></vpcSet></R>"
         );
         let start = scenario(spec()).answer_bytes("POST /", 200, body.into_bytes());
-        let Ok(Presence::Present(seen)) = start.run(|| infrastructure::observe::<Aws>("vpc")).0 else { panic!() };
+        start.run(|| infrastructure::observe::<Aws>("vpc")).0.unwrap()
+    };
+    let owned = |tags: &str| {
+        let Presence::Present(seen) = look(tags) else { panic!("{tags}") };
         assert!(!seen.ready, "the parts are listed anew before anything is done");
         serde_json::from_str::<Value>(&seen.state).unwrap()["owned"] == true
     };
     let capas =
         "<tagSet><item><key>sigs.k8s.io/cluster-api-provider-aws/cluster/c</key><value>owned</value></item></tagSet>";
-    assert!(look(capas), "CAPA made it for this cluster");
-    assert!(!look("<tagSet/>"));
-    assert!(!look(
-        &capas.replace("</tagSet>", "<item><key>capstan.dev/owner-key</key><value>else</value></item></tagSet>")
-    ));
+    assert!(owned(capas), "CAPA made it for this cluster");
+    assert!(!owned("<tagSet/>"));
+    // Another cluster's, of this name or another: not even borrowed.
+    let theirs = "<item><key>capstan.dev/owner-key</key><value>else</value></item></tagSet>";
+    for tags in [capas.replace("</tagSet>", theirs), format!("<tagSet>{theirs}")] {
+        assert!(matches!(look(&tags), Presence::Foreign(why) if why.code == "VpcForeign"), "{tags}");
+    }
     let owned = json!({"id": "vpc-9", "owned": true});
     let parts = names(scenario(spec()).known("vpc", known("vpc-9", owned)));
     assert!(parts.contains(&("subnet-subnet-1".to_owned(), false)), "{parts:?}");
@@ -257,6 +262,13 @@ fn a_load_balancer_of_an_older_cluster_is_not_taken_for_ours() {
         .answer_bytes("POST /", 200, owner("owner-2"))
         .run(|| infrastructure::observe::<Aws>("load-balancer"));
     assert!(matches!(foreign, Ok(Presence::Foreign(_))), "{foreign:?}");
+    // Nor is it borrowed by its name.
+    let named = json!({"controlPlaneLoadBalancer": {"loadBalancerType": "nlb", "name": "theirs"}});
+    let (foreign, _) = made(named)
+        .answer_bytes("POST /", 200, ok(balancers))
+        .answer_bytes("POST /", 200, owner("owner-2"))
+        .run(|| infrastructure::observe::<Aws>("named-load-balancer"));
+    assert!(matches!(&foreign, Ok(Presence::Foreign(why)) if why.code == "LoadBalancerForeign"), "{foreign:?}");
     let (choice, _) = made(spec).run(|| infrastructure::identify::<Aws>("load-balancer", &[]));
     let name = choice.unwrap().id.unwrap();
     assert!(name.starts_with("c-apiserver-") && name.len() <= 32, "{name}");

@@ -531,6 +531,16 @@ fn a_machine_goes_where_its_failure_domain_and_free_addresses_are() {
     assert_eq!(form(&sent[0]), "Action=DescribeSubnets&Version=2016-11-15&SubnetId.1=subnet-b");
     let (full, _) = choose("us-east-1b", "0");
     assert!(matches!(full, Err(Error::Conflict(reason)) if reason.code == "InsufficientFreeAddressesInSubnet"));
+    // Subnets of another cluster are not used, whoever names them; those of its own cluster are.
+    let named = |id: &str, free: &str| {
+        let owner = format!("<tagSet>{}</tagSet></item></subnetSet>", tag("capstan.dev/owner-key", "some-cluster"));
+        let body =
+            String::from_utf8(subnets(free)).unwrap().replace("subnet-b", id).replace("</item></subnetSet>", &owner);
+        let start = scenario(json!({"ami": {"id": "ami-1"}, "subnet": {"id": id}}));
+        start.answer_bytes("POST /", 200, body.into_bytes()).run(|| infrastructure::identify::<Aws>("instance", &[])).0
+    };
+    assert!(matches!(named("subnet-x", "9"), Err(Error::Conflict(reason)) if reason.code == "SubnetForeign"));
+    assert!(named("subnet-b", "9").is_ok());
     let (nowhere, _) = choose("us-east-1z", "9");
     assert!(matches!(nowhere, Err(Error::Conflict(reason)) if reason.code == "NoSubnet"));
 }
