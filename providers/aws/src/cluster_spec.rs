@@ -18,14 +18,15 @@ pub struct Endpoint {
     pub port: u16,
 }
 
-/// An identity.
+/// Whose credential is used.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Schema)]
 #[serde(default)]
 pub struct IdentityRef {
     /// Its name.
     #[schema(required, min_length = 1, max_length = 253)]
     pub name: String,
-    /// Its kind.
+    /// Its kind; an Endpoint is of the cluster's own namespace. AWSClusterControllerIdentity is accepted with the name `default`, which
+    /// CAPA writes, and means nothing.
     #[schema(
         required,
         values("AWSClusterControllerIdentity", "AWSClusterRoleIdentity", "AWSClusterStaticIdentity", "Endpoint")

@@ -14,13 +14,13 @@ use crate::{
     instance::{INSTANCE, Instance, InstanceState, frozen},
     registration,
     spec::{Lookup, ResourceRef, refuse},
-    tags,
+    tags, v1beta1,
 };
 
 /// A machine in AWS.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Schema, Kind)]
 #[serde(rename_all = "camelCase", default)]
-#[kind(name = "AWSMachine", version = "v1beta2", short = "awsm", status = AWSMachineStatus,
+#[kind(name = "AWSMachine", version = "v1beta2", short = "awsm", status = AWSMachineStatus, served_too = v1beta1::Machine,
     column("State", "string", ".status.instanceState", "What the instance does"),
     column("Type", "string", ".spec.instanceType"),
     wide_column("Instance", "string", ".status.instanceID"))]
@@ -336,6 +336,24 @@ impl PartsOf for AWSMachine {
         if new.provider_id.as_deref().is_some_and(|id| !id.starts_with("aws:///") || new.known_instance().is_none()) {
             wrong("/spec/providerID", "is no aws:///, a zone and the id of an instance");
         }
+        // As the rules of the schema say, for those too who write another version.
+        if let Some(old) = old {
+            for (field, changed) in [
+                ("instanceType", old.instance_type != new.instance_type),
+                ("ami", old.ami != new.ami),
+                ("iamInstanceProfile", old.iam_instance_profile != new.iam_instance_profile),
+                ("subnet", old.subnet != new.subnet),
+                ("rootVolume", old.root_volume != new.root_volume),
+                ("nonRootVolumes", old.non_root_volumes != new.non_root_volumes),
+                ("spotMarketOptions", old.spot_market_options != new.spot_market_options),
+                ("publicIP", old.public_ip != new.public_ip),
+                ("sshKeyName", old.ssh_key_name != new.ssh_key_name),
+            ] {
+                if changed {
+                    wrong(&format!("/spec/{field}"), "is immutable");
+                }
+            }
+        }
         if let Some(message) = tags::wrong(&new.additional_tags) {
             wrong("/spec/additionalTags", &message);
         }
@@ -372,9 +390,6 @@ impl PartsOf for AWSMachine {
         }
         if new.placement_group_partition.unwrap_or(0) > 0 && new.placement_group_name.is_none() {
             wrong("/spec/placementGroupName", "a partition is one of a placement group");
-        }
-        if old.is_some_and(|old| old.instance_type != new.instance_type) {
-            wrong("/spec/instanceType", "is immutable");
         }
         for (field, value, why) in [
             ("networkInterfaces", &new.network_interfaces, "interfaces that are there are not used: set subnet"),
