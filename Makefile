@@ -44,8 +44,11 @@ fast: ## rules, contract, components: no engine, no kubectl
 	cargo test --locked --release --workspace --exclude capstan-tests
 	cargo test --locked --manifest-path providers/Cargo.toml
 
+# Selected out of the whole workspace and not with -p, so that it is built with the features that `fast` has built it with.
+SCENARIOS := $(patsubst tests/tests/%,--test %,$(basename $(wildcard tests/tests/*)))
+
 scenarios: ## the whole system: a real kubectl, a real engine
-	cargo test --locked --release -p capstan-tests -- --test-threads=1
+	cargo test --locked --release --workspace $(SCENARIOS) -- --test-threads=1
 
 # Whose runs docs/providers/leaks.md holds. docker and aws have not lived through all their cases yet: make leak LEAK=docker
 LEAK := proxmox simulated
