@@ -171,8 +171,11 @@ class Cloud:
 
     def made(self):
         """All that was not there in the beginning, and what AWS made with it."""
+        # moto keeps the default access list of a VPC that is gone; AWS does not.
+        gone = {('network-acl', name) for name, acl in self.ec2.network_acls.items()
+                if acl.default in (True, 'true') and acl.vpc_id not in self.ec2.vpcs}
         new = ['{0} {1}'.format(kind, name or key) for (kind, key), name in self.listing().items()
-               if (kind, key) not in self.first]
+               if (kind, key) not in self.first | gone]
         return sorted(new + ['{0} {1}'.format(*other) for other in self.others() - self.at_first])
 
     def shown(self):
