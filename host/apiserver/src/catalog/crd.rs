@@ -6,7 +6,7 @@ use crate::status::qualified;
 use crate::table::Columns;
 use serde_json::{Map, Value, json};
 use std::cmp::Reverse;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 /// The collection of definitions.
 pub(crate) const COLLECTION: &str = "customresourcedefinitions.apiextensions.k8s.io";
@@ -118,11 +118,12 @@ pub(crate) fn resource(crd: &Value, hooks: &[Arc<dyn Conversion>]) -> Option<Res
     let plural = text(crd, "/spec/names/plural").to_owned();
     let name = qualified(&plural, &group);
     let served = |version: &&Value| version.get("served") == Some(&Value::Bool(true));
-    let mut list: Vec<Arc<Version>> = versions(crd)
-        .iter()
-        .filter(served)
-        .map(|source| Arc::new(version(source, &group, text(crd, "/spec/names/kind"))))
-        .collect();
+    let (list, unserved): (Vec<&Value>, Vec<&Value>) = versions(crd).iter().partition(served);
+    let compiled = |sources: Vec<&Value>| -> Vec<Arc<Version>> {
+        let kind = text(crd, "/spec/names/kind");
+        sources.into_iter().map(|source| Arc::new(version(source, &group, kind))).collect()
+    };
+    let (mut list, unserved) = (compiled(list), compiled(unserved));
     list.sort_by_key(|version| Reverse(priority(&version.name)));
     if list.is_empty() {
         return None;
@@ -139,6 +140,7 @@ pub(crate) fn resource(crd: &Value, hooks: &[Arc<dyn Conversion>]) -> Option<Res
         collection: name.into(),
         stored: format!("{group}/{}", text(stored, "/name")),
         versions: list,
+        unserved,
         converter: hook.map_or(Converter::Rename, Converter::Hook),
         custom: true,
         fingerprint: fingerprint(crd),
@@ -175,9 +177,8 @@ fn version(source: &Value, group: &str, kind: &str) -> Version {
         own.unwrap_or_else(|| format!("{api_version} {kind} is deprecated"))
     });
     Version {
-        schema: LazySchema::Custom(
+        schema: LazySchema::custom(
             source.pointer("/schema/openAPIV3Schema").cloned().unwrap_or_else(|| Value::Object(Map::new())),
-            OnceLock::new(),
         ),
         status,
         scale,

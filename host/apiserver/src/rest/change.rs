@@ -105,7 +105,7 @@ impl Call<'_> {
             }
             self.check_unconditional(based_on, subresource)?;
             warnings.extend(self.prepare(&old, &mut new, subresource, managed, dry_run)?);
-            if !schema::differs(&old, &new) {
+            if !schema::differs(&old, &new) && self.resource.is_settled(&current) {
                 store.settled(current.revision).await?;
                 return Ok((if dry_run { Outcome::Dry(old) } else { Outcome::Stored(current) }, warnings));
             }
@@ -128,6 +128,7 @@ impl Call<'_> {
                 Err(Refusal::Failed(error)) => return Err(error.into()),
                 Err(other) => return Err(Status::internal(format!("{other:?}"))),
             };
+            self.mark_complete(&committed);
             self.server.committed(&self.resource, Some(&current), &committed, gone);
             store.settled(committed.revision).await?;
             if gone {
@@ -141,6 +142,13 @@ impl Call<'_> {
             return Ok((Outcome::Stored(committed), warnings));
         }
         Err(Status::modified(&self.resource.group, &self.resource.plural, &key.name))
+    }
+
+    /// What was just made complete by the schema that it is stored under need not be looked at again when it is read.
+    pub(super) fn mark_complete(&self, object: &Object) {
+        if self.resource.stored == self.version.api_version {
+            object.mark_complete(self.version.fingerprint());
+        }
     }
 
     /// Custom resources and Leases are only replaced by somebody who says what he read.

@@ -104,6 +104,7 @@ impl Call<'_> {
                 Err(Refusal::Failed(error)) => return Err(error.into()),
             };
             warnings.extend(admitted);
+            self.mark_complete(&committed);
             self.server.committed(&self.resource, None, &committed, false);
             store.settled(committed.revision).await?;
             return Ok((Outcome::Stored(committed), warnings));
