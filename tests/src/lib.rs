@@ -1,6 +1,8 @@
-//! What the whole-system scenarios share: a management plane as its user starts it, and a real kubectl.
+//! What the whole-system scenarios share: a management plane as its user starts it, a real kubectl, a real API server.
 
+pub mod authority;
 pub mod docker;
 pub mod plane;
+pub mod real;
 
 pub use plane::{Plane, Up};

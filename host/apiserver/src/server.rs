@@ -8,7 +8,7 @@ use crate::options::{Options, User};
 use crate::request::{BodyForm, Path, Query};
 use crate::response::{self, ResponseBody};
 use crate::rest::{self, Incoming, Verb};
-use crate::status::Status;
+use crate::status::{NO_OBJECT, Status};
 use crate::store::{Change, Draft, Key, Object, Refusal};
 use crate::{discovery, kinds, openapi};
 use bytes::Bytes;
@@ -227,7 +227,7 @@ impl ApiServer {
                     return Err(Status::method_not_allowed());
                 }
                 self.authorize_path(&user, parts.uri.path().trim_start_matches('/'))?;
-                return self.document(&other, &parts.headers);
+                return self.document(&other, &parts.headers, query.flag("verbose") == Some(true));
             }
         };
         let verb = Verb::of(&parts.method, &path, &query).ok_or_else(Status::method_not_allowed)?;
@@ -251,7 +251,7 @@ impl ApiServer {
     }
 
     /// What is no resource: discovery, OpenAPI, version, health, metrics.
-    fn document(&self, path: &Path, headers: &HeaderMap) -> Result<Response<ResponseBody>, Status> {
+    fn document(&self, path: &Path, headers: &HeaderMap, verbose: bool) -> Result<Response<ResponseBody>, Status> {
         let catalog = self.catalog();
         match path {
             Path::Groups { legacy } => Ok(discovery::groups(&catalog, *legacy, headers)),
@@ -263,8 +263,12 @@ impl ApiServer {
                         ["/api", "/apis", "/healthz", "/livez", "/metrics", "/openapi/v3", "/readyz", "/version"];
                     Ok(response::value(200, &json!({"paths": paths})))
                 }
-                "livez" | "livez/ping" | "healthz/ping" => Ok(response::text(200, "ok")),
-                "healthz" | "readyz" => match self.inner.options.store.check() {
+                "livez/ping" | "healthz/ping" | "readyz/ping" => Ok(response::text(200, "ok")),
+                "livez" if !verbose => Ok(response::text(200, "ok")),
+                name @ ("healthz" | "livez" | "readyz") => match self.inner.options.store.check() {
+                    Ok(()) if verbose => {
+                        Ok(response::text(200, format!("[+]ping ok\n[+]store ok\n{name} check passed\n")))
+                    }
                     Ok(()) => Ok(response::text(200, "ok")),
                     Err(error) => Ok(response::text(500, format!("[-]store failed: {error}\n"))),
                 },
@@ -275,9 +279,10 @@ impl ApiServer {
                 }
                 "openapi/v2" => Ok(openapi::version_2(headers)),
                 "openapi/v3" => Ok(openapi::index(&catalog)),
+                other if other.starts_with("version/") => Err(Status::no_such_path()),
                 other => match other.strip_prefix("openapi/v3/") {
                     Some(document) => openapi::document(&catalog, document),
-                    None => Err(Status::no_such_path()),
+                    None => Err(Status::no_such_page()),
                 },
             },
             Path::Resource(_) => Err(Status::no_such_path()),
@@ -296,7 +301,14 @@ impl ApiServer {
     }
 }
 
-fn refuse(status: &Status) -> Response<ResponseBody> {
+pub(crate) fn refuse(status: &Status) -> Response<ResponseBody> {
+    if status.reason == NO_OBJECT {
+        let mut answer = response::text(status.code, status.message.clone());
+        if status.message.is_empty() {
+            answer.headers_mut().remove(header::CONTENT_TYPE);
+        }
+        return answer;
+    }
     let mut answer = response::value(status.code, &status.object());
     if let Some(seconds) = status.details.retry_after {
         answer.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));

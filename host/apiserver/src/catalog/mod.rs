@@ -184,8 +184,10 @@ impl Resource {
         if own.is_some_and(|own| own.api_version == version.api_version) {
             return Ok(value);
         }
+        // What another version's schema has defaults for stays absent: as upstream, which fills in what it reads and what it is
+        // sent, and not what it converts.
         let mut value = self.convert(value, &version.api_version)?;
-        version.complete(&mut value);
+        version.schema().prune(&mut value);
         Ok(value)
     }
 

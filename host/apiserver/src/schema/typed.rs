@@ -64,8 +64,9 @@ fn identity(shape: Shape<'_>, node: Option<&Node>, item: &Value) -> Result<Eleme
     }
     if found.is_empty() {
         return Err(format!(
-            "associative list with keys has an element that omits key field \"{}\" (and doesn't have default value)",
-            keys.join("\", \"")
+            "associative list with keys has an element that omits all key fields [{}] (and doesn't have default values for any \
+             key fields)",
+            keys.iter().map(|key| format!("{key:?}")).collect::<Vec<_>>().join(" ")
         ));
     }
     found.sort_by(|a, b| a.0.cmp(&b.0));
@@ -104,10 +105,10 @@ fn paths(node: Option<&Node>, value: &Value, path: &str, lenient: bool) -> Resul
             }
         }
         (Shape::Set | Shape::Keyed(_), Value::Array(items)) => {
-            for item in items {
+            for (index, item) in items.iter().enumerate() {
                 let element = match identity(shape, node, item) {
                     Err(_) if lenient => continue,
-                    found => found.map_err(|error| format!("{path}: {error}"))?,
+                    found => found.map_err(|error| format!("{path}: element {index}: {error}"))?,
                 };
                 if out.has(&element) && !lenient {
                     return Err(format!("{path}: duplicate entries for key {element}"));

@@ -231,6 +231,12 @@ impl Object {
         self.json.get(range).unwrap_or_default()
     }
 
+    /// Where `metadata` begins in an object that was written out: after `{"apiVersion":…,"kind":…,`.
+    pub fn type_meta_length(json: &[u8]) -> usize {
+        const NEXT: &[u8] = b"\"metadata\":";
+        json.windows(NEXT.len()).position(|window| window == NEXT).unwrap_or(0)
+    }
+
     /// The `apiVersion` it is stored in.
     pub fn api_version(&self) -> &[u8] {
         self.part(self.version.start as usize..self.version.end as usize)
