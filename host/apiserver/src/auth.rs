@@ -76,7 +76,8 @@ impl ApiServer {
         }
         let Some(authorization) = headers.get(header::AUTHORIZATION) else { return Ok(User::anonymous()) };
         let text = authorization.to_str().map_err(|_| Status::unauthorized())?;
-        let token = text.strip_prefix("Bearer ").map(str::trim).ok_or_else(Status::unauthorized)?;
+        // Of other schemes nobody knows anything, so they say nothing.
+        let Some(token) = text.strip_prefix("Bearer ").map(str::trim) else { return Ok(User::anonymous()) };
         if !self.inner.authenticator.bootstrap_tokens {
             return Err(Status::unauthorized());
         }
@@ -143,11 +144,17 @@ impl ApiServer {
 
     /// Whether a user may read a path that is no resource.
     pub(crate) fn authorize_path(&self, user: &User, path: &str) -> Result<(), Status> {
-        let open = matches!(path.split('/').next(), Some("healthz" | "readyz" | "livez" | "version"));
-        if open || user.is_in(AUTHENTICATED) || is_administrator(user, self.inner.options.builtins) {
+        let first = path.split('/').next();
+        let open = matches!(first, Some("healthz" | "readyz" | "livez" | "version"));
+        // What is served may be asked by whoever has a name, as the role `system:discovery` has it.
+        let discovery = matches!(first, Some("api" | "apis" | "openapi")) && user.is_in(AUTHENTICATED);
+        if open || discovery || is_administrator(user, self.inner.options.builtins) {
             return Ok(());
         }
-        Err(Status::new(403, "Forbidden", format!("forbidden: User {:?} cannot get path \"/{path}\"", user.name)))
+        let why = format!("forbidden: User {:?} cannot get path \"/{path}\"", user.name);
+        let mut status = Status::new(403, "Forbidden", why);
+        status.details.empty = true;
+        Err(status)
     }
 }
 

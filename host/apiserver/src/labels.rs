@@ -72,9 +72,7 @@ fn tokens(text: &str) -> Vec<&str> {
         let length = match rest.get(..2) {
             Some("==" | "!=") => 2,
             _ if SYMBOLS.contains(&first) => 1,
-            _ => rest
-                .find(|c: char| matches!(c, ' ' | '\t' | '\r' | '\n' | '=' | '!' | '(' | ')' | ',' | '>' | '<'))
-                .unwrap_or(rest.len()),
+            _ => rest.find([' ', '\t', '\r', '\n', '=', '!', '(', ')', ',', '>', '<']).unwrap_or(rest.len()),
         };
         let (token, after) = rest.split_at(length);
         out.push(token);

@@ -3,6 +3,7 @@
 //!
 //! Without the real server's programs (`tests/setup.sh` builds them) the cases run against the embedded one alone.
 
+mod access;
 mod apply;
 mod builtins;
 mod definitions;
@@ -14,6 +15,7 @@ mod normal;
 mod objects;
 mod patches;
 mod schemas;
+mod sequences;
 mod servers;
 mod session;
 mod watching;

@@ -17,7 +17,8 @@ pub struct Server {
     authority: Authority,
     /// The embedded server's store; none behind the real one.
     store: Option<Store>,
-    real: Option<RealServer>,
+    /// Ends with this.
+    _real: Option<RealServer>,
 }
 
 /// Both: the embedded server, and the real one where its programs are built.
@@ -39,7 +40,7 @@ pub fn servers() -> &'static Servers {
 fn real(programs: &std::path::Path) -> Server {
     let mut real = RealServer::start(programs).expect("the real server starts");
     let authority = std::mem::replace(&mut real.authority, Authority::new().expect("an authority"));
-    Server { name: "real", url: real.url.clone(), authority, store: None, real: Some(real) }
+    Server { name: "real", url: real.url.clone(), authority, store: None, _real: Some(real) }
 }
 
 /// The embedded server over TLS on a thread of its own: tests come and go with their runtimes.
@@ -72,7 +73,7 @@ fn embedded() -> Server {
         });
     });
     let (address, store) = receiver.recv().expect("the embedded server starts");
-    Server { name: "embedded", url: format!("https://{address}"), authority, store: Some(store), real: None }
+    Server { name: "embedded", url: format!("https://{address}"), authority, store: Some(store), _real: None }
 }
 
 fn open(path: &std::path::Path) -> (Database, Store) {
@@ -114,12 +115,5 @@ impl Server {
     /// Whether it is the embedded one.
     pub fn is_embedded(&self) -> bool {
         self.store.is_some()
-    }
-
-    /// Forgets what happened up to the revision, where the server has a store whose past can be forgotten.
-    pub fn compact(&self, revision: u64) {
-        if let Some(real) = &self.real {
-            real.compact(revision).expect("etcd compacts");
-        }
     }
 }

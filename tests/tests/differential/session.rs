@@ -276,7 +276,7 @@ impl Session {
                 details.remove("causes");
             }
         }
-        let warnings: Vec<String> = answer.headers.get_all("warning").iter().map(|w| text_of(w)).collect();
+        let warnings: Vec<String> = answer.headers.get_all("warning").iter().map(text_of).collect();
         let warnings = if own.contains(&Own::Warnings) { json!("own") } else { json!(warnings) };
         for path in &self.exempt {
             let steps: Vec<&str> = path.split('.').collect();
@@ -373,7 +373,8 @@ pub async fn compare(case: impl AsyncFn(&mut Session)) {
     let mut theirs = Session::new(real);
     case(&mut theirs).await;
     let mut found = Vec::new();
-    for (index, (step, ours)) in ours.steps.iter().enumerate() {
+    let ours_steps = &ours.steps;
+    for (index, (step, ours)) in ours_steps.iter().enumerate() {
         let Some((_, theirs)) = theirs.steps.get(index) else { continue };
         let mut here = Vec::new();
         differences("", ours, theirs, &mut here);
@@ -386,7 +387,10 @@ pub async fn compare(case: impl AsyncFn(&mut Session)) {
                 };
                 here = vec![format!("embedded: {}\n    real:     {}", words(ours), words(theirs))];
             }
-            found.push(format!("  step {index}: {step}\n    {}", here.join("\n    ")));
+            // What was sent is in the note before, where a case takes one.
+            let note = index.checked_sub(1).and_then(|before| ours_steps.get(before));
+            let note = note.filter(|(_, note)| note.get("code").is_none()).map(|(_, note)| format!(" {note}"));
+            found.push(format!("  step {index}: {step}{}\n    {}", note.unwrap_or_default(), here.join("\n    ")));
         }
     }
     assert_eq!(ours.steps.len(), theirs.steps.len(), "one server was asked more than the other");

@@ -189,7 +189,7 @@ impl Call<'_> {
     pub(super) fn refuse(&self, name: &str, errors: &[FieldError]) -> Status {
         let definition = self.resource.kind == "CustomResourceDefinition";
         let unread = |error: &&FieldError| {
-            let own = (!self.resource.custom && !(definition && error.path.contains("openAPIV3Schema")))
+            let own = !(self.resource.custom || definition && error.path.contains("openAPIV3Schema"))
                 || error.path.starts_with("metadata");
             own && (error.kind == FieldErrorKind::TypeInvalid || error.detail.contains("must be of type byte"))
         };

@@ -145,6 +145,8 @@ pub fn apply(
         None => merged,
     };
 
+    let mut object = object;
+    typed::drop_emptied(root, &config, &live_bare, &mut object);
     let changes = compare(root, &live_bare, &object);
     let brought = changes.brought();
     let mut conflicts = Vec::new();
@@ -182,7 +184,6 @@ pub fn apply(
     if object == live_bare && unchanged(&before, &managers) {
         return Ok(Applied { object: live.clone() });
     }
-    let mut object = object;
     if manager == "kubectl" {
         refresh_last_applied(&mut object, applied);
     }

@@ -368,3 +368,20 @@ pub(crate) fn remove(node: Option<&Node>, value: &Value, gone: &Set, owned: &Set
         _ => Some(value.clone()),
     }
 }
+
+/// Takes out the sets and keyed lists that a configuration has with nothing in them and that lost their last items to it:
+/// upstream leaves no value there, while a list that is replaced as a whole stays, empty.
+pub(crate) fn drop_emptied(node: Option<&Node>, config: &Value, live: &Value, object: &mut Value) {
+    let (Value::Object(config), Some(object)) = (config, object.as_object_mut()) else { return };
+    for (name, wanted) in config {
+        let Some(old) = live.get(name) else { continue };
+        let (child_node, _) = step(node, &Element::field(name));
+        let associative = matches!(shape(child_node, wanted), Shape::Set | Shape::Keyed(_));
+        let empty = |value: Option<&Value>| value.and_then(Value::as_array).is_some_and(Vec::is_empty);
+        if associative && empty(Some(wanted)) && !empty(Some(old)) && empty(object.get(name)) {
+            object.shift_remove(name);
+        } else if let Some(new) = object.get_mut(name) {
+            drop_emptied(child_node, wanted, old, new);
+        }
+    }
+}
