@@ -1,6 +1,6 @@
 # The verbs a contributor needs. `make up` and `make test` are all the set-up there is.
 SHELL := /bin/bash
-PROVIDERS := simulated docker proxmox kubeadm-bootstrap kubeadm-control-plane
+PROVIDERS := simulated docker proxmox aws kubeadm-bootstrap kubeadm-control-plane
 WASM_TARGET := wasm32-unknown-unknown
 GUEST_BUILD := providers/target/$(WASM_TARGET)/release
 CAPSTAN := target/release/capstan
@@ -47,11 +47,19 @@ fast: ## rules, contract, components: no engine, no kubectl
 scenarios: ## the whole system: a real kubectl, a real engine
 	cargo test --locked --release -p capstan-tests -- --test-threads=1
 
-leak: ## every fault at every exchange of every provider; writes docs/providers/leaks.md
+# Whose runs docs/providers/leaks.md holds. docker and aws have not lived through all their cases yet: make leak LEAK=docker
+LEAK := proxmox simulated
+
+leak: ## every fault at every exchange of a provider; writes docs/providers/leaks.md; CASE='…' runs one again
+ifdef CASE
+	CAPSTAN_LEAK_CASE="$(CASE)" cargo test --locked --release -p capstan-testkit --test in_tree -- \
+		--ignored --test-threads=1 --nocapture leak::
+else
 	@rm -rf target/leak && mkdir -p target/leak docs/providers
 	CAPSTAN_LEAK_SUMMARY=$(CURDIR)/target/leak cargo test --locked --release -p capstan-testkit --test in_tree -- \
-		--include-ignored --test-threads=1 leak::
+		--ignored --test-threads=1 --nocapture $(foreach p,$(LEAK),leak::$(p))
 	@cat sdk/testkit/tests/in_tree/leak/summary.md target/leak/*.md >docs/providers/leaks.md
+endif
 
 images: host ## the images that examples/docker.yaml uses, built locally
 	tests/node-image/build.sh target/release/kubeadm-stand-in

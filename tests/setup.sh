@@ -20,6 +20,7 @@ command -v busybox >/dev/null || packages+=(busybox-static)
 command -v haproxy >/dev/null || packages+=(haproxy)
 command -v iptables >/dev/null || packages+=(iptables)
 command -v isoinfo >/dev/null || packages+=(genisoimage)
+command -v ip >/dev/null || packages+=(iproute2)
 command -v cc >/dev/null || packages+=(gcc libc6-dev)
 if [ ${#packages[@]} -gt 0 ]; then
   if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
@@ -35,7 +36,7 @@ fi
 # moto checks the signatures that the gateway makes.
 if [ ! -x target/venv/bin/moto_server ]; then
   { [ -x target/venv/bin/python ] || python3 -m venv target/venv; } >target/venv.log 2>&1 &&
-    target/venv/bin/pip install -q 'moto[server]==5.2.5' >>target/venv.log 2>&1 ||
+    target/venv/bin/python -m pip install -q 'moto[server]==5.2.5' >>target/venv.log 2>&1 ||
     skip "signatures of AWS requests: moto could not be installed into target/venv (target/venv.log says why)"
 fi
 
@@ -71,6 +72,6 @@ fi
 # fakepve stands in for Proxmox VE; it checks every call against the real schema.
 if [ ! -x target/venv/bin/python ] || ! target/venv/bin/python -c 'import fakepve, cryptography' 2>/dev/null; then
   echo "installing fakepve"
-  { python3 -m venv target/venv && target/venv/bin/pip install -q 'fakepve[crypto]==0.5.0'; } >target/venv.log 2>&1 ||
+  { python3 -m venv target/venv && target/venv/bin/python -m pip install -q 'fakepve[crypto]==0.5.0'; } >target/venv.log 2>&1 ||
     skip "Proxmox: fakepve could not be installed (target/venv.log says why)"
 fi

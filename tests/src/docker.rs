@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::plane::root;
+use crate::plane::{root, skip};
 
 /// An engine; one that was started here ends when this is dropped.
 pub struct Engine {
@@ -26,41 +26,71 @@ impl Engine {
             return Ok(Some(Self { socket, daemon: None }));
         }
         if Command::new("dockerd").arg("--version").output().is_err() {
-            eprintln!(
-                "SKIPPED: the Docker scenario: no engine answers and dockerd is not installed (apt-get install docker.io)"
-            );
-            let skips = root().join("target/test-skips");
-            let known = std::fs::read_to_string(&skips).unwrap_or_default();
-            std::fs::write(&skips, format!("{known}the Docker scenario: no engine\n"))?;
+            skip("the Docker scenario: no engine answers and dockerd is not installed (apt-get install docker.io)")?;
             return Ok(None);
         }
         let dir = tempfile::tempdir()?;
         let socket = dir.path().join("docker.sock");
-        let log = std::fs::File::create(dir.path().join("log"))?;
+        let mut engine = Self { socket, daemon: None };
+        engine.daemon = Some((engine.spawn(dir.path())?, dir));
+        Ok(Some(engine))
+    }
+
+    /// Starts `dockerd` and waits until it answers.
+    fn spawn(&self, dir: &Path) -> Result<Child> {
+        let log = std::fs::File::options().create(true).append(true).open(dir.join("log"))?;
         let mut daemon = Command::new("dockerd")
-            .arg("--data-root")
-            .arg(dir.path().join("data"))
+            // Its default network would be another engine's as well.
+            .args(["--bridge", "none", "--data-root"])
+            .arg(dir.join("data"))
             .arg("--exec-root")
-            .arg(dir.path().join("exec"))
+            .arg(dir.join("exec"))
             .arg("--pidfile")
-            .arg(dir.path().join("pid"))
+            .arg(dir.join("pid"))
             .arg("--host")
-            .arg(format!("unix://{}", socket.display()))
+            .arg(format!("unix://{}", self.socket.display()))
             .stdout(Stdio::null())
             .stderr(log)
             .spawn()
             .context("start dockerd")?;
         let deadline = Instant::now() + Duration::from_secs(60);
-        while !answers(&socket) {
+        while !answers(&self.socket) {
             let ended = daemon.try_wait()?;
             if ended.is_some() || Instant::now() > deadline {
-                let log = std::fs::read_to_string(dir.path().join("log")).unwrap_or_default();
+                let log = std::fs::read_to_string(dir.join("log")).unwrap_or_default();
                 let _ = daemon.kill();
                 bail!("dockerd does not come up: {}", log.lines().rev().take(20).collect::<Vec<_>>().join("\n"));
             }
             std::thread::sleep(Duration::from_millis(100));
         }
-        Ok(Some(Self { socket, daemon: Some((daemon, dir)) }))
+        Ok(daemon)
+    }
+
+    /// Whether it was started here, so that it may be stopped.
+    pub fn is_own(&self) -> bool {
+        self.daemon.is_some()
+    }
+
+    /// Stops it, where it was started here: its containers stop with it.
+    pub fn stop(&mut self) {
+        if let Some((daemon, _)) = &mut self.daemon {
+            // SIGTERM lets it unmount and stop its containers; SIGKILL would leave them.
+            let _ = Command::new("kill").arg(daemon.id().to_string()).status();
+            let _ = daemon.wait();
+        }
+    }
+
+    /// Starts it again.
+    ///
+    /// # Errors
+    /// When it does not come up, or was not started here.
+    pub fn start(&mut self) -> Result<()> {
+        let dir = self.daemon.as_ref().map(|(_, dir)| dir.path().to_owned()).context("not an engine of our own")?;
+        let child = self.spawn(&dir)?;
+        if let Some((daemon, _)) = &mut self.daemon {
+            *daemon = child;
+        }
+        Ok(())
     }
 
     /// Runs the docker client against it.
@@ -88,11 +118,7 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        if let Some((daemon, _dir)) = &mut self.daemon {
-            // SIGTERM lets it unmount and stop its containers; SIGKILL would leave them.
-            let _ = Command::new("kill").arg(daemon.id().to_string()).status();
-            let _ = daemon.wait();
-        }
+        self.stop();
     }
 }
 

@@ -21,6 +21,18 @@ pub fn binary() -> PathBuf {
     std::env::var_os("CAPSTAN_BIN").map_or_else(|| root().join("target/release/capstan"), PathBuf::from)
 }
 
+/// Says loudly that something is not tested here, and why; the test runner shows what was left out at its end.
+///
+/// # Errors
+/// When the list of what was left out cannot be written.
+pub fn skip(what: &str) -> Result<()> {
+    eprintln!("SKIPPED: {what}");
+    let skips = root().join("target/test-skips");
+    let known = std::fs::read_to_string(&skips).unwrap_or_default();
+    std::fs::create_dir_all(root().join("target"))?;
+    Ok(std::fs::write(&skips, format!("{known}{what}\n"))?)
+}
+
 /// A port of loopback that nobody listens on now.
 pub fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).map(|a| a.port()).expect("a free port of loopback")
@@ -36,11 +48,13 @@ pub struct Up {
     pub wait: &'static str,
     /// Additional environment.
     pub env: Vec<(String, String)>,
+    /// `--record`.
+    pub record: Option<PathBuf>,
 }
 
 impl Default for Up {
     fn default() -> Self {
-        Self { files: Vec::new(), exit: false, wait: "120s", env: Vec::new() }
+        Self { files: Vec::new(), exit: false, wait: "120s", env: Vec::new(), record: None }
     }
 }
 
@@ -66,6 +80,9 @@ impl Plane {
         command.args(["up", "--port", &port.to_string(), "--wait", up.wait, "--state-dir"]).arg(dir);
         for file in &up.files {
             command.arg("-f").arg(file);
+        }
+        if let Some(file) = &up.record {
+            command.arg("--record").arg(file);
         }
         if up.exit {
             command.arg("--exit");

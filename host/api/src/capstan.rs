@@ -246,7 +246,8 @@ pub struct HeaderCredential {
     /// Name, such as `Authorization`.
     #[schemars(length(min = 1, max = 128), regex(pattern = r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$"))]
     pub name: String,
-    /// Value; `{key}` stands for the Secret's entry of that key, as in `PVEAPIToken={token}={secret}`.
+    /// Value; `{key}` stands for the Secret's entry of that key, `{key:shown}` for one that is no secret and need not be
+    /// hidden where the API repeats it, as in `PVEAPIToken={token:shown}={secret}`.
     #[schemars(length(min = 1, max = 4096))]
     pub value: String,
 }

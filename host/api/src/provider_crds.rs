@@ -21,6 +21,8 @@ enum Duty {
     InfraMachine,
     Bootstrap,
     ControlPlane,
+    /// Lends the operator's credentials; no object of the contract.
+    Identity,
 }
 
 /// Contracts that CRDs may be labelled with, newest first.
@@ -119,6 +121,8 @@ fn read_manifest<'a>(manifest: &'a Value, errors: &mut Vec<FieldError>) -> Optio
             None => errors.push(FieldError::new(format!("manifest.{path}"), "is needed")),
         }
     }
+    let identities = named.get("identities").and_then(Value::as_array).into_iter().flatten();
+    kinds.extend(identities.filter_map(Value::as_str).map(|kind| (kind, Duty::Identity)));
     let mut contracts = Vec::new();
     for (label, versions) in manifest.get("contractLabels").and_then(Value::as_object).into_iter().flatten() {
         let path = format!("manifest.contractLabels.{label}");
@@ -154,9 +158,18 @@ fn kind(
             format!("must be {want:?}: Cluster API computes the CRD's name from the kind"),
         ));
     }
-    if !matches!(word(crd, "scope"), "" | "Namespaced") {
-        errors.push(FieldError::new(format!("{at}.scope"), "must be Namespaced: objects belong to a tenant"));
-    }
+    let scope = match (duty, word(crd, "scope")) {
+        (Duty::Identity, "Cluster") => "Cluster",
+        (Duty::Identity, _) => {
+            errors.push(FieldError::new(format!("{at}.scope"), "must be Cluster: identities are the operator's"));
+            return;
+        }
+        (_, "" | "Namespaced") => "Namespaced",
+        _ => {
+            errors.push(FieldError::new(format!("{at}.scope"), "must be Namespaced: objects belong to a tenant"));
+            return;
+        }
+    };
     let versions = crd.get("versions").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
     let stored = versions.iter().filter(|v| flag(v, "storage")).count();
     if stored != 1 {
@@ -197,8 +210,7 @@ fn kind(
         if duty == Duty::ControlPlane && spec.pointer("/properties/replicas").is_some() {
             set(&mut subresources, "/scale", scale());
         }
-        let columns = version.get("printerColumns").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-        own.push(version_of(version, schema, subresources, columns_of(duty, columns)));
+        own.push(version_of(version, schema, subresources, columns_of(duty, printed(version))));
 
         let mut template = fields::template(name, duty, &spec);
         head(&mut template);
@@ -213,11 +225,19 @@ fn kind(
         Duty::InfraMachine => "infrastructuremachines",
         Duty::Bootstrap => "bootstrapconfigs",
         Duty::ControlPlane => "controlplanes",
+        Duty::Identity => {
+            crds.push(complete(provider, name, scope, &short_names, &["cluster-api"], own));
+            return;
+        }
     };
-    crds.push(complete(provider, name, &short_names, &["cluster-api", category], own));
+    crds.push(complete(provider, name, scope, &short_names, &["cluster-api", category], own));
     if crd.get("template").and_then(Value::as_bool).unwrap_or(true) {
-        crds.push(complete(provider, &format!("{name}Template"), &json!([]), &["cluster-api"], templates));
+        crds.push(complete(provider, &format!("{name}Template"), scope, &json!([]), &["cluster-api"], templates));
     }
+}
+
+fn printed(version: &Value) -> &[Value] {
+    version.get("printerColumns").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
 }
 
 fn flag(value: &Value, field: &str) -> bool {
@@ -238,6 +258,7 @@ fn version_of(version: &Value, schema: Value, subresources: Value, columns: Vec<
 fn complete(
     provider: &Provider<'_>,
     kind: &str,
+    scope: &str,
     short_names: &Value,
     categories: &[&str],
     versions: Vec<Value>,
@@ -267,7 +288,7 @@ fn complete(
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
         "metadata": {"name": format!("{plural}.{}", provider.group), "labels": labels},
-        "spec": {"group": provider.group, "names": names, "scope": "Namespaced", "versions": versions},
+        "spec": {"group": provider.group, "names": names, "scope": scope, "versions": versions},
     })
 }
 
@@ -310,6 +331,7 @@ fn columns_of(duty: Duty, own: &[Value]) -> Vec<Value> {
     let (before, after): (&[Column], &[Column]) = match duty {
         Duty::InfraCluster => (&[CLUSTER_LABEL, ENDPOINT], &[READY, PAUSED, AGE]),
         Duty::InfraMachine => (&[CLUSTER_LABEL, MACHINE_OWNER, PROVIDER_ID], &[READY, PAUSED, AGE]),
+        Duty::Identity => (&[], &[AGE]),
         _ if own.is_empty() => (&[CLUSTER_LABEL], &[READY, PAUSED, AGE]),
         _ => (&[], &[]),
     };

@@ -5,6 +5,8 @@
 pub const CLUSTER_GROUP: &str = "cluster.x-k8s.io";
 /// Group of Capstan's own kinds.
 pub const CAPSTAN_GROUP: &str = "capstan.dev";
+/// Namespace of what belongs to no tenant: Leases, and the Secrets of identities.
+pub const SYSTEM_NAMESPACE: &str = "capstan-system";
 /// The version of the core kinds that is served and stored.
 pub const CORE_VERSION: &str = "v1beta2";
 

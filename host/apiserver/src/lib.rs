@@ -35,4 +35,4 @@ pub use options::{
 pub use response::ResponseBody;
 pub use server::{ApiServer, Error};
 pub use status::{Cause, Details, Status};
-pub use store::{Database, Durability, HistoryLimit, Store, StoreError};
+pub use store::{Database, HistoryLimit, Store, StoreError};

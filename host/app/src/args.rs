@@ -75,6 +75,9 @@ pub struct Up {
     /// Directory with provider components (*.wasm) [default: providers/ beside the binary's directory]
     #[arg(long, value_name = "DIR")]
     pub providers: Option<PathBuf>,
+    /// Also write what providers ask and are answered to this file, secrets replaced, so that it can be replayed elsewhere
+    #[arg(long, value_name = "FILE")]
+    pub record: Option<PathBuf>,
 }
 
 /// Options of `capstan run`.
@@ -95,6 +98,9 @@ pub struct Run {
     /// Name of the Lease that replicas compete for
     #[arg(long, value_name = "NAME", default_value = "capstan")]
     pub lease: String,
+    /// Also write what providers ask and are answered to this file, secrets replaced, so that it can be replayed elsewhere
+    #[arg(long, value_name = "FILE")]
+    pub record: Option<PathBuf>,
 }
 
 /// Groups of controllers.
@@ -127,6 +133,15 @@ pub enum ProviderCommand {
     Inspect {
         /// The component
         file: PathBuf,
+    },
+    /// Run a recorded turn again and say whether requests and answers are the same
+    ///
+    /// Turns about an object with the annotation capstan.dev/record are written to DIR/recordings of the state directory.
+    Replay {
+        /// The recording
+        file: PathBuf,
+        /// The component
+        component: PathBuf,
     },
 }
 

@@ -45,7 +45,12 @@ pub fn module_object(file: &Path, simulator: SocketAddr) -> Result<Object> {
     match name.as_str() {
         "simulated" => module.set("/spec/endpoints", json!({"api": {"url": format!("http://{simulator}")}})),
         "docker" => match docker_socket(std::env::var("DOCKER_HOST").ok().as_deref()) {
-            Ok(socket) => module.set("/spec/endpoints", json!({"engine": {"unixSocket": socket}})),
+            Ok(socket) => {
+                let engine = json!({"unixSocket": socket});
+                module.set("/spec/endpoints", json!({"engine": engine, "pull": engine}));
+                let pull = json!({"endpoint": "pull", "path": "/*/images/create"});
+                module.set("/spec/grants", json!({"readOperations": [pull]}));
+            }
             // Whoever uses no Docker is not held up; whoever does is told on the object.
             Err(problem) => tracing::warn!(%problem, "the docker provider has no endpoint"),
         },
@@ -54,10 +59,12 @@ pub fn module_object(file: &Path, simulator: SocketAddr) -> Result<Object> {
     Ok(module)
 }
 
-/// What this person's endpoints may reach on this machine: itself, Docker and the simulated cloud. Everything else that is
-/// not on the public internet is for another EgressPolicy to list.
+/// What this person's endpoints and clusters may reach on this machine: itself, Docker, networks that Docker makes by
+/// itself, and the simulated cloud. Everything else that is not on the public internet is for another EgressPolicy to list.
 pub fn egress_policy(simulator: SocketAddr) -> Object {
     let mut addresses = vec!["127.0.0.0/8".to_owned(), "::1/128".to_owned()];
+    // Where Docker puts networks that nobody gives a subnet.
+    addresses.push("172.16.0.0/12".to_owned());
     if !simulator.ip().is_loopback() {
         addresses.push(simulator.ip().to_string());
     }

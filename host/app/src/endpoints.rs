@@ -1,36 +1,38 @@
 //! Where endpoints are, as whom requests go there and what may be reached: the kinds of the API made into what the
 //! gateway asks for.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use capstan_api::ObjectKey;
 use capstan_api::capstan::{self as api, EgressPolicySpec, EndpointSpec, ProviderModuleSpec};
+use capstan_api::{Object, ObjectKey};
+use capstan_cluster::egress::{Egress, EgressError};
 use capstan_cluster::mirror::Mirror;
+use capstan_cluster::modules::{EGRESS_POLICY, ENDPOINT, GROUP};
+use capstan_core::view::{NotNow, Select};
 use capstan_gateway::{
     AssumeRole, CredentialKind, CredentialSource, Destination, Endpoints, Narrowed, Origin, Policy, Rate,
-    ReadOperation, SecretData,
+    ReadOperation, SecretData, Unreachable,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 
 type Found = Result<Destination, String>;
 
-/// What is configured, by what the gateway asks with.
+/// What is configured, by what the gateway asks with: read from the caches, so that what a decision has seen is what the
+/// turn finds.
 #[derive(Default)]
 pub struct Table {
-    /// By namespace and name of the Endpoint.
-    endpoints: RwLock<HashMap<(String, String), Found>>,
     /// By name of the ProviderModule and of the endpoint in its manifest.
     defaults: RwLock<HashMap<(String, String), Found>>,
     /// By name of the ProviderModule.
     granted: RwLock<HashMap<String, Vec<(String, ReadOperation)>>>,
-    /// By name of the EgressPolicy: what it lists, and for which namespaces.
-    policies: RwLock<BTreeMap<String, (Policy, Vec<String>)>>,
-    /// The caches that Secrets are read from.
+    /// The caches that Endpoints, EgressPolicies, Secrets and identities are read from.
     management: OnceLock<Mirror>,
 }
 
@@ -43,27 +45,30 @@ fn write<T, R>(lock: &RwLock<T>, write: impl FnOnce(&mut T) -> R) -> R {
 }
 
 impl Table {
-    /// From here on Secrets are read from these caches.
-    pub fn read_secrets_from(&self, management: &Mirror) {
-        management.want("", "Secret");
+    /// From here on objects are read from these caches.
+    pub fn read_from(&self, management: &Mirror) {
+        for (group, kind) in [("", "Secret"), (GROUP, ENDPOINT), (GROUP, EGRESS_POLICY)] {
+            management.want(group, kind);
+        }
         let _ = self.management.set(management.clone());
     }
 
-    /// An Endpoint as it is now. Whether that is news.
-    pub fn set_endpoint(&self, namespace: &str, name: &str, found: Option<Found>) -> bool {
-        let key = (namespace.to_owned(), name.to_owned());
-        write(&self.endpoints, |endpoints| match found {
-            Some(found) => endpoints.insert(key, found.clone()).as_ref() != Some(&found),
-            None => endpoints.remove(&key).is_some(),
-        })
+    fn known_policy(&self, namespace: &str) -> Result<Policy, String> {
+        let management = self.management.get().ok_or("EgressPolicies are not known yet")?;
+        match management.list(GROUP, EGRESS_POLICY, "", &Select::All) {
+            Ok(policies) => Ok(policy_of(&policies, namespace)),
+            Err(NotNow::NoSuchKind { .. }) => Ok(Policy::default()),
+            Err(not_now) => Err(format!("EgressPolicies are not known yet: {not_now}")),
+        }
     }
 
-    /// An EgressPolicy as it is now. Whether that is news.
-    pub fn set_policy(&self, name: &str, found: Option<(Policy, Vec<String>)>) -> bool {
-        write(&self.policies, |policies| match found {
-            Some(found) => policies.insert(name.to_owned(), found.clone()).as_ref() != Some(&found),
-            None => policies.remove(name).is_some(),
-        })
+    fn get(&self, key: &ObjectKey) -> Result<Option<Arc<Object>>, String> {
+        let management = self.management.get().ok_or_else(|| format!("{key} is not known yet"))?;
+        match management.get(key) {
+            Ok(found) => Ok(found),
+            Err(NotNow::NoSuchKind { .. }) => Ok(None),
+            Err(not_now) => Err(format!("{key} is not known yet: {not_now}")),
+        }
     }
 
     /// What a ProviderModule says of endpoints; `None`: it is gone.
@@ -92,18 +97,19 @@ impl Table {
 
 impl Endpoints for Table {
     fn endpoint(&self, namespace: &str, name: &str) -> Result<Option<Destination>, String> {
-        find(&self.endpoints, namespace, name)
+        let found = self.get(&ObjectKey::new(GROUP, ENDPOINT, namespace, name))?;
+        let Some(endpoint) = found.filter(|endpoint| !endpoint.is_deleting()) else { return Ok(None) };
+        let destination = spec(&endpoint).and_then(|spec| of_endpoint(namespace, &spec));
+        usable(destination.map_err(|why| format!("Endpoint {namespace}/{name}: {why}"))?).map(Some)
     }
 
     fn module_default(&self, module: &str, name: &str) -> Result<Option<Destination>, String> {
-        find(&self.defaults, module, name)
+        let found = read(&self.defaults, |defaults| defaults.get(&(module.to_owned(), name.to_owned())).cloned());
+        found.transpose()?.map(usable).transpose()
     }
 
     fn secret(&self, namespace: &str, name: &str) -> Result<Option<SecretData>, String> {
-        let management = self.management.get().ok_or("Secrets are not known yet")?;
-        let key = ObjectKey::new("", "Secret", namespace, name);
-        let secret = management.get(&key).map_err(|_| format!("Secret {namespace}/{name} is not known yet"))?;
-        let Some(secret) = secret else { return Ok(None) };
+        let Some(secret) = self.get(&ObjectKey::new("", "Secret", namespace, name))? else { return Ok(None) };
         let mut data = SecretData::new();
         for (key, value) in secret.at("/data").and_then(Value::as_object).into_iter().flatten() {
             let bytes = value.as_str().and_then(|text| BASE64_STANDARD.decode(text).ok());
@@ -113,12 +119,12 @@ impl Endpoints for Table {
         Ok(Some(data))
     }
 
+    fn object(&self, key: &ObjectKey) -> Result<Option<Arc<Object>>, String> {
+        self.get(key)
+    }
+
     fn policy(&self, namespace: &str) -> Arc<Policy> {
-        read(&self.policies, |policies| {
-            let of_namespace =
-                policies.values().filter(|(_, only)| only.is_empty() || only.iter().any(|name| name == namespace));
-            Arc::new(of_namespace.fold(Policy::default(), |all, (policy, _)| all.and(policy)))
-        })
+        Arc::new(self.known_policy(namespace).unwrap_or_default())
     }
 
     fn granted_reads(&self, module: &str) -> Vec<(String, ReadOperation)> {
@@ -126,20 +132,43 @@ impl Endpoints for Table {
     }
 }
 
-fn find(
-    entries: &RwLock<HashMap<(String, String), Found>>,
-    first: &str,
-    second: &str,
-) -> Result<Option<Destination>, String> {
-    let found = read(entries, |entries| entries.get(&(first.to_owned(), second.to_owned())).cloned());
-    let Some(found) = found else { return Ok(None) };
-    let destination = found?;
-    if let Some(Origin::UnixSocket(path)) = &destination.origin
-        && !path.exists()
-    {
-        return Err(no_socket(path));
+#[async_trait]
+impl Egress for Table {
+    async fn addresses(&self, namespace: &str, host: &str, port: u16) -> Result<Vec<SocketAddr>, EgressError> {
+        let policy = self.known_policy(namespace).map_err(EgressError::Unresolved)?;
+        capstan_gateway::resolve(&policy, host, port).await.map_err(|error| match error {
+            Unreachable::Refused(why) => EgressError::Refused(why.to_string()),
+            Unreachable::Unresolved(why) => EgressError::Unresolved(why),
+        })
     }
-    Ok(Some(destination))
+}
+
+/// What all EgressPolicies for a namespace list together. One that cannot be read lists nothing, and its status says so.
+fn policy_of(policies: &[Arc<Object>], namespace: &str) -> Policy {
+    let mut all = Policy::default();
+    for policy in policies.iter().filter(|policy| !policy.is_deleting()) {
+        let Ok(spec) = spec::<EgressPolicySpec>(policy) else { continue };
+        if spec.namespaces.is_empty() || spec.namespaces.iter().any(|name| name == namespace) {
+            all = all.and(&of_policy(&spec).unwrap_or_default());
+        }
+    }
+    all
+}
+
+/// The `spec` of an object.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn spec<T: serde::de::DeserializeOwned>(object: &Object) -> Result<T, String> {
+    let spec = object.at("/spec").cloned().unwrap_or_else(|| json!({}));
+    serde_json::from_value(spec).map_err(|error| format!("spec: {error}"))
+}
+
+fn usable(destination: Destination) -> Found {
+    match &destination.origin {
+        Some(Origin::UnixSocket(path)) if !path.exists() => Err(no_socket(path)),
+        _ => Ok(destination),
+    }
 }
 
 fn no_socket(path: &Path) -> String {
@@ -192,10 +221,13 @@ fn credential(namespace: &str, credential: &api::EndpointCredential) -> Result<C
                 session_name: role.session_name.clone().unwrap_or_else(|| "capstan".to_owned()),
                 external_id: role.external_id.clone(),
                 seconds: role.duration_seconds.unwrap_or(3600),
+                policy: None,
+                policy_arns: Vec::new(),
                 sts: role.sts_url.as_deref().map(Origin::parse).transpose()?,
             })
         };
-        Ok(CredentialKind::Aws { region: aws.region.clone(), role: aws.role.as_ref().map(role).transpose()? })
+        let roles = aws.role.iter().map(role).collect::<Result<_, _>>()?;
+        Ok(CredentialKind::Aws { region: aws.region.clone(), roles })
     };
     let headers = || {
         let headers = credential.headers.iter().map(|h| (h.name.clone(), h.value.clone())).collect();
@@ -232,7 +264,6 @@ pub fn of_policy(spec: &EgressPolicySpec) -> Result<Policy, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     fn endpoint(spec: Value) -> Result<Destination, String> {
         of_endpoint("tenant", &serde_json::from_value(spec).unwrap())
@@ -273,7 +304,8 @@ mod tests {
             json!({"arn": "arn:aws:iam::123456789012:role/r", "externalId": "x", "stsURL": "http://127.0.0.1:5"});
         let aws = json!({"credential": {"secretName": "aws", "aws": {"region": "eu-west-1", "role": role}}});
         let kind = endpoint(aws).unwrap().credential.unwrap().kind;
-        let CredentialKind::Aws { role: Some(role), .. } = kind else { panic!("{kind:?}") };
+        let CredentialKind::Aws { roles, .. } = kind else { panic!("{kind:?}") };
+        let role = &roles[0];
         assert_eq!((role.seconds, role.session_name.as_str(), role.sts.is_some()), (3600, "capstan", true));
         assert!(endpoint(json!({"credential": {"secretName": "a"}})).is_err());
         assert!(endpoint(json!({"credential": {"secretName": "a", "bearer": {}, "basic": {}}})).is_err());
@@ -281,17 +313,22 @@ mod tests {
 
     #[test]
     fn policies_add_up_where_they_are_for_the_namespace() {
-        let table = Table::default();
-        let policy = |addresses: &[&str]| Policy::new(addresses.iter().copied(), []).unwrap();
-        assert!(table.set_policy("all", Some((policy(&["127.0.0.1"]), vec![]))));
-        assert!(table.set_policy("lab", Some((policy(&["10.0.0.0/8"]), vec!["lab".into()]))));
-        assert!(!table.set_policy("lab", Some((policy(&["10.0.0.0/8"]), vec!["lab".into()]))), "no news");
-        let may = |namespace: &str, address: &str| {
-            capstan_gateway::policy::check(&table.policy(namespace), address.parse().unwrap()).is_ok()
+        let policy = |name: &str, spec: Value| {
+            let object = json!({"apiVersion": "capstan.dev/v1alpha1", "kind": EGRESS_POLICY, "metadata": {"name": name},
+                "spec": spec});
+            Arc::new(Object::from_value(object).unwrap())
         };
-        assert!(may("lab", "10.1.1.1") && may("lab", "127.0.0.1"));
-        assert!(!may("other", "10.1.1.1") && may("other", "127.0.0.1"));
-        assert!(table.set_policy("lab", None));
-        assert!(!may("lab", "10.1.1.1"));
+        let mut all = vec![
+            policy("all", json!({"addresses": ["127.0.0.1"]})),
+            policy("lab", json!({"addresses": ["10.0.0.0/8"], "namespaces": ["lab"]})),
+            policy("broken", json!({"addresses": ["0.0.0.0/0", "x"]})),
+        ];
+        let may = |all: &[Arc<Object>], namespace: &str, address: &str| {
+            capstan_gateway::policy::check(&policy_of(all, namespace), address.parse().unwrap()).is_ok()
+        };
+        assert!(may(&all, "lab", "10.1.1.1") && may(&all, "lab", "127.0.0.1"));
+        assert!(!may(&all, "other", "10.1.1.1") && may(&all, "other", "127.0.0.1"));
+        all.remove(1);
+        assert!(!may(&all, "lab", "10.1.1.1"));
     }
 }

@@ -116,7 +116,9 @@ fn line(look: &dyn Look, key: &ObjectKey, depth: usize) -> Line {
     } else if key.kind == "Machine" {
         (false, is_true(&object, "Available") || is_true(&object, "Ready"))
     } else if object.at("/status/initialization").is_some() || object.at("/status/conditions").is_some() {
-        let provisioned = object.bool_at("/status/initialization/provisioned") || is_true(&object, "Ready");
+        // Endpoints and EgressPolicies are accepted, ProviderModules are loaded.
+        let provisioned = object.bool_at("/status/initialization/provisioned")
+            || ["Ready", "Accepted", "Loaded"].iter().any(|kind| is_true(&object, kind));
         state = if provisioned { "provisioned".into() } else { "waiting".into() };
         (false, provisioned)
     } else {

@@ -52,6 +52,7 @@ fn dispatch(args: Args, started: std::time::Instant) -> anyhow::Result<ExitCode>
         }
         Command::Provider(ProviderCommand::Package { input, output }) => provider::package(&input, &output),
         Command::Provider(ProviderCommand::Inspect { file }) => provider::inspect(&file),
+        Command::Provider(ProviderCommand::Replay { file, component }) => block_on(provider::replay(&file, &component)),
         Command::Simulator(command) => {
             logging::to_stderr(&log)?;
             block_on(simulator::command(command))

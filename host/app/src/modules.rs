@@ -4,12 +4,14 @@
 //! goes on. Turns begun before a change end on the component they began with.
 
 use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::io::Write as _;
 use std::path::PathBuf;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use capstan_api::capstan::{EgressPolicySpec, EndpointSpec, ProviderModuleSpec};
+use capstan_api::capstan::ProviderModuleSpec;
 use capstan_api::provider_crds::provider_crds;
 use capstan_api::{Object, time};
 use capstan_cluster::mirror::Mirror;
@@ -22,7 +24,7 @@ use capstan_runtime::{Engine, Module};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use crate::endpoints::{self, Table};
+use crate::endpoints::{self, Table, spec};
 
 /// How often a module that could not be loaded is tried again, so that a repaired file needs no touch.
 const TRY_AGAIN: Duration = Duration::from_secs(10);
@@ -59,10 +61,21 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// None loaded yet.
-    pub fn new(engine: Engine) -> Arc<Self> {
+    /// None loaded yet. Each exchange of providers is also written to the recording, where there is one.
+    pub fn new(engine: Engine, recording: Option<File>) -> Arc<Self> {
         let table = Arc::new(Table::default());
-        let gateway = Arc::new(Gateway::new(table.clone(), Arc::new(capstan_gateway::Network::new())));
+        let mut gateway = Gateway::new(table.clone(), Arc::new(capstan_gateway::Network::new()));
+        if let Some(file) = recording {
+            let file = Mutex::new(file);
+            gateway = gateway.recorded_by(move |recorded| {
+                let line = format!("{}\n", recorded.to_line());
+                let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
+                if let Err(error) = file.write_all(line.as_bytes()) {
+                    tracing::warn!(%error, "the recording cannot be written");
+                }
+            });
+        }
+        let gateway = Arc::new(gateway);
         Arc::new(Self {
             engine,
             gateway,
@@ -73,9 +86,14 @@ impl Registry {
         })
     }
 
-    /// From here on Secrets are read from these caches.
-    pub fn read_secrets_from(&self, management: &Mirror) {
-        self.table.read_secrets_from(management);
+    /// From here on Endpoints, EgressPolicies, Secrets and identities are read from these caches.
+    pub fn read_from(&self, management: &Mirror) {
+        self.table.read_from(management);
+    }
+
+    /// What says where endpoints are and what may be reached.
+    pub fn endpoints(&self) -> Arc<Table> {
+        self.table.clone()
     }
 
     fn read<T>(&self, read: impl FnOnce(&State) -> T) -> T {
@@ -238,11 +256,6 @@ fn condition(object: &Object, kind: &str, ok: bool, reason: &str, message: &str)
     })
 }
 
-fn spec<T: serde::de::DeserializeOwned>(object: &Object) -> Result<T, String> {
-    let value = object.at("/spec").cloned().unwrap_or_else(|| json!({}));
-    serde_json::from_value(value).map_err(|error| format!("spec: {error}"))
-}
-
 #[async_trait]
 impl Modules for Registry {
     async fn module(&self, name: &str, module: Option<&Object>, installer: &dyn Installer) -> Looked {
@@ -285,38 +298,21 @@ impl Modules for Registry {
         }
     }
 
-    async fn endpoint(&self, namespace: &str, name: &str, endpoint: Option<&Object>) -> Looked {
-        let object = endpoint.filter(|object| !object.is_deleting());
-        let found =
-            object.map(|object| spec::<EndpointSpec>(object).and_then(|spec| endpoints::of_endpoint(namespace, &spec)));
-        let problem = found.as_ref().and_then(|found| found.as_ref().err().cloned());
-        if self.table.set_endpoint(namespace, name, found) {
-            self.changes.send_modify(|n| *n += 1);
-        }
-        accepted(object, problem)
+    async fn endpoint(&self, namespace: &str, _name: &str, endpoint: Option<&Object>) -> Looked {
+        accepted(endpoint, |object| spec(object).and_then(|spec| endpoints::of_endpoint(namespace, &spec).map(drop)))
     }
 
-    async fn egress_policy(&self, name: &str, policy: Option<&Object>) -> Looked {
-        let object = policy.filter(|object| !object.is_deleting());
-        let found = object.map(|object| {
-            let spec = spec::<EgressPolicySpec>(object)?;
-            Ok::<_, String>((endpoints::of_policy(&spec)?, spec.namespaces))
-        });
-        let problem = found.as_ref().and_then(|found| found.as_ref().err().cloned());
-        // A policy that cannot be read lists nothing.
-        if self.table.set_policy(name, found.and_then(Result::ok)) {
-            self.changes.send_modify(|n| *n += 1);
-        }
-        accepted(object, problem)
+    async fn egress_policy(&self, _name: &str, policy: Option<&Object>) -> Looked {
+        accepted(policy, |object| spec(object).and_then(|spec| endpoints::of_policy(&spec).map(drop)))
     }
 }
 
 /// The status of an Endpoint or EgressPolicy.
-fn accepted(object: Option<&Object>, problem: Option<String>) -> Looked {
-    let status = object.map(|object| {
-        let condition = match &problem {
-            None => condition(object, "Accepted", true, "Accepted", ""),
-            Some(problem) => condition(object, "Accepted", false, "NotAccepted", problem),
+fn accepted(object: Option<&Object>, read: impl Fn(&Object) -> Result<(), String>) -> Looked {
+    let status = object.filter(|object| !object.is_deleting()).map(|object| {
+        let condition = match read(object) {
+            Ok(()) => condition(object, "Accepted", true, "Accepted", ""),
+            Err(problem) => condition(object, "Accepted", false, "NotAccepted", &problem),
         };
         json!({"conditions": [condition], "observedGeneration": object.generation()})
     });

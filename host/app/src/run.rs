@@ -17,7 +17,7 @@ use crate::manifest;
 use crate::modules::Registry;
 use crate::rules::CoreRules;
 use crate::state_dir;
-use crate::up::CONCURRENCY;
+use crate::up::{CONCURRENCY, recording};
 
 /// Runs until SIGINT or SIGTERM.
 ///
@@ -37,18 +37,21 @@ pub async fn run(options: args::Run) -> Result<ExitCode> {
     };
     let cache = path.join("cache");
     std::fs::create_dir_all(&cache).with_context(|| format!("cannot make {}", cache.display()))?;
-    let registry = Registry::new(Engine::new(EngineConfig::new(cache).context("find the running program")?)?);
+    let mut config = EngineConfig::new(cache).context("find the running program")?;
+    config.recordings = Some(path.join("recordings"));
+    let registry = Registry::new(Engine::new(config)?, options.record.as_deref().map(recording).transpose()?);
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let runner = Runner::start(runner::Options {
         client,
         rules: Arc::new(CoreRules::new(registry.clone(), options.controllers.iter().copied())),
         providers: registry.clone(),
         modules: Some(registry.clone()),
+        egress: registry.endpoints(),
         lease: Some((options.lease.clone(), format!("{}-{}", host.trim(), std::process::id()))),
         concurrency: CONCURRENCY,
         after_effect: None,
     });
-    registry.read_secrets_from(runner.management());
+    registry.read_from(runner.management());
     if let Some(directory) = &options.providers {
         runner.kinds_served(&[(GROUP.into(), PROVIDER_MODULE.into())]).await;
         for file in components(Some(directory))? {

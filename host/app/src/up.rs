@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use capstan_api::{Gvk, Object, ObjectKey};
-use capstan_apiserver::{ApiServer, Authentication, Database, Durability, Options, User, server_config};
+use capstan_apiserver::{ApiServer, Authentication, Database, Options, User, server_config};
 use capstan_cluster::apply::AfterEffect;
 use capstan_cluster::crds;
 use capstan_cluster::kinds::builtin;
@@ -174,7 +174,7 @@ impl Plane {
         let listener = listen(options.port).await?;
         let port = listener.local_addr().context("find the API server's port")?.port();
         let pki = Pki::load(state)?;
-        let database = Database::open(&state.join(state_dir::OBJECTS), Durability::Immediate)?;
+        let database = Database::open(&state.join(state_dir::OBJECTS))?;
         let kinds = ProviderKinds::default();
         let server = ApiServer::new(Options {
             store: database.store("management")?,
@@ -215,7 +215,8 @@ impl Plane {
         let simulator = start_simulator(state).await?;
         let mut config = EngineConfig::new(state.directory("cache")?).context("find the running program")?;
         config.threads = config.threads.max(2);
-        let registry = Registry::new(Engine::new(config)?);
+        config.recordings = Some(state.join("recordings"));
+        let registry = Registry::new(Engine::new(config)?, options.record.as_deref().map(recording).transpose()?);
         kinds.ask(&registry);
         let all = [
             Controllers::Core,
@@ -229,11 +230,12 @@ impl Plane {
             rules: Arc::new(CoreRules::new(registry.clone(), all)),
             providers: registry.clone(),
             modules: Some(registry.clone()),
+            egress: registry.endpoints(),
             lease: Some(("capstan".into(), state.kept.identity.clone())),
             concurrency: CONCURRENCY,
             after_effect: abort_after_effects()?,
         });
-        registry.read_secrets_from(runner.management());
+        registry.read_from(runner.management());
         runner.kinds_served(&[(GROUP.into(), PROVIDER_MODULE.into()), (GROUP.into(), EGRESS_POLICY.into())]).await;
         // Known before the first turn, whichever event comes first.
         let policy = egress_policy(simulator.address());
@@ -394,6 +396,17 @@ impl Plane {
         let database = self.database;
         let _ = tokio::task::spawn_blocking(move || database.close()).await;
     }
+}
+
+/// Opens a recording, to be added to.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn recording(path: &Path) -> Result<std::fs::File> {
+    use std::os::unix::fs::OpenOptionsExt as _;
+    let mut options = std::fs::OpenOptions::new();
+    let opened = options.create(true).append(true).mode(0o600).open(path);
+    opened.with_context(|| format!("cannot write the recording {}", path.display()))
 }
 
 fn is_ready(lines: &[Line]) -> bool {

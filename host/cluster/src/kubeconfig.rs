@@ -107,6 +107,9 @@ pub fn config(text: &[u8]) -> Result<kube::Config, KubeconfigError> {
     if uri.scheme_str() != Some("https") {
         return Err(KubeconfigError::NotHonoured("a server without https".into()));
     }
+    if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
+        return Err(KubeconfigError::NotHonoured("a server with a user name".into()));
+    }
     let mut config = kube::Config::new(uri);
     config.connect_timeout = Some(CONNECT);
     config.default_retry = false;
@@ -193,17 +196,31 @@ mod tests {
             ("exec: {command: /bin/sh, apiVersion: x}", "exec"),
             ("tokenFile: /etc/passwd", "tokenFile"),
             ("client-key: /root/key", "client-key"),
+            ("client-certificate: /root/crt", "client-certificate"),
             ("auth-provider: {name: x}", "auth-provider"),
+            ("as: system:admin", "as"),
+            ("as-uid: x", "as-uid"),
+            ("as-groups: [system:masters]", "as-groups"),
+            ("as-user-extra: {a: [b]}", "as-user-extra"),
+            ("username: u", "username"),
+            ("password: s3cret", "password"),
         ] {
             let text = render("c1", "https://h:1", &pem(), "c", "k");
             let text = format!("{}\n    {user}\n", text.trim_end());
             assert_eq!(config(text.as_bytes()).unwrap_err(), KubeconfigError::NotHonoured(named.into()));
         }
-        let proxied = render("c1", "https://h:1", &pem(), "c", "k")
-            .replace("    server:", "    proxy-url: http://p\n    server:");
-        assert_eq!(config(proxied.as_bytes()).unwrap_err(), KubeconfigError::NotHonoured("proxy-url".into()));
-        let plain = render("c1", "http://h:1", &pem(), "c", "k");
-        assert!(config(plain.as_bytes()).is_err());
+        for (cluster, named) in [
+            ("proxy-url: http://p", "proxy-url"),
+            ("certificate-authority: /etc/shadow", "certificate-authority"),
+            ("surprise: x", "surprise"),
+        ] {
+            let text = render("c1", "https://h:1", &pem(), "c", "k");
+            let text = text.replace("    server:", &format!("    {cluster}\n    server:"));
+            assert_eq!(config(text.as_bytes()).unwrap_err(), KubeconfigError::NotHonoured(named.into()));
+        }
+        for server in ["http://h:1", "https://u:p@h:1", "unix:///run/docker.sock", "file:///etc/passwd", "h:1", ""] {
+            assert!(config(render("c1", server, &pem(), "c", "k").as_bytes()).is_err(), "{server}");
+        }
     }
 
     #[test]

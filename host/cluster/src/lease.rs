@@ -16,8 +16,8 @@ use tokio::time::Instant;
 use crate::kinds::{Resource, builtin};
 use crate::wire::{Wire, WireError};
 
-/// Where Capstan keeps what belongs to it and to no tenant.
-pub const SYSTEM_NAMESPACE: &str = "capstan-system";
+pub use capstan_api::well_known::SYSTEM_NAMESPACE;
+
 /// How long a Lease is valid without renewal.
 pub const DURATION: Duration = Duration::from_secs(15);
 /// How often it is renewed.

@@ -9,6 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 pub mod apply;
 pub mod crds;
 pub mod dependencies;
+pub mod egress;
 pub mod events;
 pub mod kinds;
 pub mod kubeconfig;

@@ -20,6 +20,7 @@ use tracing::Instrument;
 
 use crate::apply::{AfterEffect, Applied, Applier, Stopped};
 use crate::dependencies::{Dependencies, Topic};
+use crate::egress::Egress;
 use crate::events::{Events, Note, Reference};
 use crate::lease::Lease;
 use crate::mirror::{Listener, Mirror, Notice};
@@ -59,6 +60,8 @@ pub struct Options {
     pub providers: Arc<dyn Providers>,
     /// Who loads them; `None`: ProviderModules and Endpoints are left alone.
     pub modules: Option<Arc<dyn Modules>>,
+    /// Where connections to workload clusters may lead.
+    pub egress: Arc<dyn Egress>,
     /// Name of the Lease and identity of this process; `None`: it is alone.
     pub lease: Option<(String, String)>,
     /// How many objects are worked on at once.
@@ -135,7 +138,7 @@ impl Runner {
                 wakeup.topics([&Topic::Connection(namespace.to_owned(), cluster.to_owned())]);
             })
         };
-        let workloads = Arc::new(Workloads::new(management.clone(), on_state, listener));
+        let workloads = Arc::new(Workloads::new(management.clone(), options.egress, on_state, listener));
         let _ = wakeup.workloads.set(Arc::downgrade(&workloads));
         let inner = Arc::new(Inner {
             applier: Applier::new(
@@ -199,7 +202,10 @@ impl Runner {
     /// Whether nothing is known of the object that only a first decision by this process could tell: it was decided, or
     /// is of a kind that is not decided here.
     pub fn has_looked_at(&self, key: &ObjectKey) -> bool {
-        !self.inner.wakeup.is_decided(&key.group, &key.kind) || self.inner.dependencies.knows(key)
+        // What says how providers run is looked at elsewhere, and nothing depends on a decision about it.
+        modules::is_for_modules(key)
+            || !self.inner.wakeup.is_decided(&key.group, &key.kind)
+            || self.inner.dependencies.knows(key)
     }
 
     /// Counts up with every change of the management cluster's caches and every decision.
@@ -383,8 +389,12 @@ impl Inner {
                         finish.look_again.map(|after| u64::try_from(after.as_millis()).unwrap_or(u64::MAX));
                     match self.write_all(&mut finish).await {
                         Ok(false) => self.last_turns.set(key, LastTurn { at: now_ms(), inputs, look_again }),
-                        // What was held back is found out again by another turn.
-                        Ok(true) => self.last_turns.forget(key),
+                        // What was held back is found out again by another turn, and by none before: what this one wrote
+                        // is no reason for the next.
+                        Ok(true) => {
+                            let wait = finish.look_again.and_then(|after| u64::try_from(after.as_millis()).ok());
+                            self.last_turns.set(key, LastTurn { at: now_ms(), inputs, look_again: wait });
+                        }
                         Err(stopped) => return self.stopped(&stopped),
                     }
                     self.note(std::mem::take(&mut finish.events));

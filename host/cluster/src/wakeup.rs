@@ -9,6 +9,7 @@ use tokio::sync::watch;
 
 use crate::dependencies::{Dependencies, Source, Topic, touched};
 use crate::mirror::Notice;
+use crate::modules::{EGRESS_POLICY, GROUP};
 use crate::queue::Queue;
 use crate::workload::Workloads;
 
@@ -78,10 +79,10 @@ impl Wakeup {
                         self.queue.add(reader);
                     }
                 }
-                if is(&source, "", "Secret")
+                if (is(&source, "", "Secret") || is(&source, GROUP, EGRESS_POLICY))
                     && let Some(workloads) = self.workloads()
                 {
-                    workloads.kubeconfigs_known();
+                    workloads.poke_all();
                 }
                 self.topics([&Topic::Filled(source)]);
             }
@@ -100,13 +101,17 @@ impl Wakeup {
         }
     }
 
-    /// Connections follow their kubeconfig and end with their Cluster.
+    /// Connections follow their kubeconfig and the policies, and end with their Cluster.
     fn connections(&self, source: &Source, namespace: &str, name: &str, gone: bool) {
         if is(source, "", "Secret") {
             if let Some(cluster) = name.strip_suffix("-kubeconfig")
                 && let Some(workloads) = self.workloads()
             {
                 workloads.poke(namespace, cluster);
+            }
+        } else if is(source, GROUP, EGRESS_POLICY) {
+            if let Some(workloads) = self.workloads() {
+                workloads.poke_all();
             }
         } else if gone
             && is(source, "cluster.x-k8s.io", "Cluster")

@@ -17,6 +17,7 @@ use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
+use crate::egress::{self, Egress, EgressError};
 use crate::kubeconfig;
 use crate::mirror::{Listener, Mirror};
 use crate::now_ms;
@@ -41,6 +42,7 @@ pub type OnState = Arc<dyn Fn(&str, &str) + Send + Sync>;
 /// All connections.
 pub struct Workloads {
     management: Mirror,
+    egress: Arc<dyn Egress>,
     on_state: OnState,
     listener: Listener,
     links: Mutex<HashMap<(String, String), Arc<Link>>>,
@@ -81,8 +83,8 @@ pub fn kubeconfig_secret(cluster: &str) -> String {
 
 impl Workloads {
     /// None yet. `listener` learns what the caches of workload clusters notice.
-    pub fn new(management: Mirror, on_state: OnState, listener: Listener) -> Self {
-        Self { management, on_state, listener, links: Mutex::default() }
+    pub fn new(management: Mirror, egress: Arc<dyn Egress>, on_state: OnState, listener: Listener) -> Self {
+        Self { management, egress, on_state, listener, links: Mutex::default() }
     }
 
     fn links(&self) -> MutexGuard<'_, HashMap<(String, String), Arc<Link>>> {
@@ -107,6 +109,7 @@ impl Workloads {
                     namespace: namespace.to_owned(),
                     cluster: cluster.to_owned(),
                     management: self.management.clone(),
+                    egress: self.egress.clone(),
                     on_state: self.on_state.clone(),
                 };
                 let task = tokio::spawn(keeper.keep(self.listener.clone()));
@@ -142,8 +145,8 @@ impl Workloads {
         }
     }
 
-    /// All kubeconfig Secrets may be known now.
-    pub fn kubeconfigs_known(&self) {
+    /// All kubeconfig Secrets may be known now, or another policy says where they may lead: look at once.
+    pub fn poke_all(&self) {
         for link in self.links().values() {
             link.poke.notify_one();
         }
@@ -176,6 +179,7 @@ struct Keeper {
     namespace: String,
     cluster: String,
     management: Mirror,
+    egress: Arc<dyn Egress>,
     on_state: OnState,
 }
 
@@ -194,14 +198,17 @@ impl Keeper {
                 attempts = Attempts::default();
                 continue;
             };
-            let connected = match connect(&kubeconfig) {
-                Ok(wire) => probe(&wire).await.map(|()| wire).map_err(|error| why(&error)),
-                Err(reason) => Err(reason),
+            let connected = match self.connect(&kubeconfig).await {
+                Ok((wire, server)) => match probe(&wire).await {
+                    Ok(()) => Ok((wire, server)),
+                    Err(error) => Err((why(&error), false)),
+                },
+                Err(refused) => Err(refused),
             };
-            let wire = match connected {
-                Ok(wire) => wire,
-                Err(reason) => {
-                    if attempts.failed() {
+            let (wire, server) = match connected {
+                Ok(connected) => connected,
+                Err((reason, for_good)) => {
+                    if for_good || attempts.failed() {
                         self.set(Err(reason));
                     }
                     self.poked(attempts.pause()).await;
@@ -212,7 +219,7 @@ impl Keeper {
             let place = Place::Workload { namespace: self.namespace.clone(), cluster: self.cluster.clone() };
             self.set(Ok(Mirror::new(place, wire.clone(), listener.clone())));
             tracing::info!(namespace = %self.namespace, cluster = %self.cluster, "connected to the workload cluster");
-            match self.stay(&wire, &kubeconfig).await {
+            match self.stay(&wire, &server, &kubeconfig).await {
                 Left::NewKubeconfig => {}
                 Left::Lost(reason) => {
                     tracing::info!(namespace = %self.namespace, cluster = %self.cluster, %reason, "lost the workload cluster");
@@ -223,7 +230,7 @@ impl Keeper {
     }
 
     /// Probes a connection that is up until it is lost.
-    async fn stay(&self, wire: &Wire, kubeconfig: &[u8]) -> Left {
+    async fn stay(&self, wire: &Wire, server: &http::Uri, kubeconfig: &[u8]) -> Left {
         let mut failures = 0;
         let mut next = PROBE_EVERY;
         loop {
@@ -232,6 +239,10 @@ impl Keeper {
                 Some(now) if now == kubeconfig => {}
                 Some(_) => return Left::NewKubeconfig,
                 None => return Left::Lost("its kubeconfig Secret is gone".into()),
+            }
+            // A policy that was taken back is not outlived by a connection that it allowed.
+            if let Err(EgressError::Refused(reason)) = self.may_reach(server).await {
+                return Left::Lost(reason);
             }
             match probe(wire).await {
                 Ok(()) => (failures, next) = (0, PROBE_EVERY),
@@ -244,6 +255,26 @@ impl Keeper {
                     }
                 }
             }
+        }
+    }
+
+    /// A client of the API server that the kubeconfig describes; or why not, and whether only a change can help.
+    async fn connect(&self, kubeconfig: &[u8]) -> Result<(Wire, http::Uri), (String, bool)> {
+        let config = kubeconfig::config(kubeconfig).map_err(|error| (error.to_string(), true))?;
+        let server = config.cluster_url.clone();
+        self.may_reach(&server).await.map_err(|error| (error.to_string(), matches!(error, EgressError::Refused(_))))?;
+        let client = egress::client(&self.egress, &self.namespace, config).map_err(|reason| (reason, true))?;
+        Ok((Wire::new(client), server))
+    }
+
+    /// Whether the policy allows the API server at all.
+    async fn may_reach(&self, server: &http::Uri) -> Result<(), EgressError> {
+        let (host, port) = egress::host_and_port(server);
+        let told = |why: String| format!("the kubeconfig's server {server} may not be reached: {why}");
+        match self.egress.addresses(&self.namespace, &host, port).await {
+            Ok(_) => Ok(()),
+            Err(EgressError::Refused(why)) => Err(EgressError::Refused(told(why))),
+            Err(unresolved) => Err(unresolved),
         }
     }
 
@@ -273,12 +304,6 @@ impl Keeper {
         drop(dropped);
         (self.on_state)(&link.namespace, &link.cluster);
     }
-}
-
-fn connect(kubeconfig: &[u8]) -> Result<Wire, String> {
-    let config = kubeconfig::config(kubeconfig).map_err(|error| error.to_string())?;
-    let client = kube::Client::try_from(config).map_err(|error| format!("the kubeconfig cannot be used: {error}"))?;
-    Ok(Wire::new(client))
 }
 
 async fn probe(wire: &Wire) -> Result<(), WireError> {

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use capstan_api::{Gvk, Object, ObjectKey};
 use capstan_apiserver::{ApiServer, Options as ServerOptions, User};
+use capstan_cluster::egress::LoopbackOnly;
 use capstan_cluster::kinds::builtin;
 use capstan_cluster::runner::{NoProviders, Options, Rules, Runner};
 use capstan_cluster::wire::{PatchKind, Wire};
@@ -84,6 +85,7 @@ async fn world() -> World {
         providers: Arc::new(NoProviders::default()),
         modules: None,
         lease: Some(("test".into(), "one".into())),
+        egress: Arc::new(LoopbackOnly),
         concurrency: 4,
         after_effect: None,
     });
@@ -220,6 +222,7 @@ async fn a_status_that_is_not_urgent_waits_and_is_decided_anew() {
         providers: Arc::new(NoProviders::default()),
         modules: None,
         lease: None,
+        egress: Arc::new(LoopbackOnly),
         concurrency: 2,
         after_effect: None,
     });

@@ -9,6 +9,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use capstan_api::{Gvk, Object, ObjectKey};
 use capstan_apiserver::{ApiServer, Options as ServerOptions, User};
+use capstan_cluster::egress::LoopbackOnly;
 use capstan_cluster::kinds::builtin;
 use capstan_cluster::providers::{Providers, Turn};
 use capstan_cluster::runner::{Options, Rules, Runner};
@@ -168,6 +169,7 @@ async fn a_turn_puts_each_step_on_record_and_a_settled_object_has_no_other() {
         providers: Arc::new(Clouds(cloud.clone())),
         modules: None,
         lease: Some(("turns".into(), "one".into())),
+        egress: Arc::new(LoopbackOnly),
         concurrency: 4,
         after_effect: Some(Arc::new(move || {
             counted.fetch_add(1, Ordering::SeqCst);

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use capstan_api::{Object, ObjectKey};
 use capstan_apiserver::{ApiServer, Authentication, Builtins, Options as ServerOptions, User, server_config};
+use capstan_cluster::egress::LoopbackOnly;
 use capstan_cluster::kinds::builtin;
 use capstan_cluster::kubeconfig;
 use capstan_cluster::mint::{Mint, admin_kubeconfig, secret_data};
@@ -145,8 +146,8 @@ impl Workload {
     }
 }
 
-#[tokio::test]
-async fn a_connection_comes_up_by_itself_is_lost_and_comes_back() {
+/// A management cluster, and a runner of rules that look at the cluster `c` for the object `watched`.
+async fn watched() -> (Wire, Arc<Seen>, Runner) {
     let management = ApiServer::new(ServerOptions::default()).unwrap();
     let client = kube::Client::new(management.service(User::admin("test")), "default");
     let wire = Wire::new(client.clone());
@@ -159,11 +160,18 @@ async fn a_connection_comes_up_by_itself_is_lost_and_comes_back() {
         providers: Arc::new(NoProviders::default()),
         modules: None,
         lease: None,
+        egress: Arc::new(LoopbackOnly),
         concurrency: 2,
         after_effect: None,
     });
     let config_maps = builtin("", "ConfigMap").unwrap();
     wire.create(&config_maps, &Object::new(&config_maps.gvk(), "default", "watched")).await.unwrap();
+    (wire, rules, runner)
+}
+
+#[tokio::test]
+async fn a_connection_comes_up_by_itself_is_lost_and_comes_back() {
+    let (wire, rules, runner) = watched().await;
     rules.until("unknown while there is no kubeconfig", |c, _| *c == Some(Connection::Unknown)).await;
 
     let first = workload(None).await;
@@ -194,6 +202,31 @@ async fn a_connection_comes_up_by_itself_is_lost_and_comes_back() {
     rules.until("up again", |c, _| *c == Some(Connection::Up)).await;
     rules.until("its nodes are read anew", |_, nodes| matches!(nodes, Some(Ok(n)) if n.is_empty())).await;
     drop(second);
+    runner.stop().await;
+}
+
+#[tokio::test]
+async fn an_address_that_is_not_allowed_is_not_dialled_and_the_reason_is_told() {
+    let (wire, rules, runner) = watched().await;
+    let cluster = workload(None).await;
+    let secrets = builtin("", "Secret").unwrap();
+    let mut secret = Object::new(&secrets.gvk(), "default", "c-kubeconfig");
+    let port = cluster.address.port();
+    let elsewhere = admin_kubeconfig("c", &format!("https://localhost:{port}"), &cluster.ca.0, &cluster.ca.1, 10);
+    secret.set("/data", secret_data(&[("value", &elsewhere.unwrap())]));
+    let made = wire.create(&secrets, &secret).await.unwrap();
+    let told = |c: &Option<Connection>, _: &Option<Nodes>| match c {
+        Some(Connection::Down { reason, .. }) => {
+            reason.contains("may not be reached: localhost is no loopback address")
+        }
+        _ => false,
+    };
+    rules.until("refused", told).await;
+    // What is allowed then is reached at once.
+    secret.set("/data", secret_data(&[("value", &cluster.kubeconfig())]));
+    secret.set("/metadata/resourceVersion", made.resource_version().into());
+    wire.replace(&secrets, &secret).await.unwrap();
+    rules.until("up", |c, _| *c == Some(Connection::Up)).await;
     runner.stop().await;
 }
 

@@ -112,10 +112,20 @@ pub fn machines(
     let Some(kind) = &served.machine_kind else { return Ok(Vec::new()) };
     let select = Select::Label(CLUSTER_NAME.into(), cluster.into());
     let found = view.list(&MANAGEMENT, &served.group, kind, namespace, &select)?;
-    Ok(found.iter().map(|machine| summary(machine)).collect())
+    found.iter().map(|machine| Ok(summary(machine, leaves(view, machine)?))).collect()
 }
 
-fn summary(machine: &Object) -> MachineSummary {
+/// Whether a machine is on its way out. One of the control plane is as soon as its Machine is: that is drained before its
+/// InfraMachine is deleted, and a load balancer should send it nothing from then on. Others are in no load balancer, so
+/// that a cluster does not depend on each of its workers.
+fn leaves(view: &dyn View, machine: &Object) -> Result<bool, NotNow> {
+    if machine.is_deleting() || !is_control_plane(machine) {
+        return Ok(machine.is_deleting());
+    }
+    Ok(owner(view, machine, "Machine")?.is_some_and(|owner| owner.is_deleting()))
+}
+
+fn summary(machine: &Object, deleting: bool) -> MachineSummary {
     let list = machine.at("/status/addresses").and_then(Value::as_array).cloned().unwrap_or_default();
     let of = |ip: bool| {
         list.iter()
@@ -125,12 +135,7 @@ fn summary(machine: &Object) -> MachineSummary {
     };
     let mut addresses = of(true);
     addresses.extend(of(false));
-    MachineSummary {
-        name: machine.name().to_owned(),
-        control_plane: is_control_plane(machine),
-        addresses,
-        deleting: machine.is_deleting(),
-    }
+    MachineSummary { name: machine.name().to_owned(), control_plane: is_control_plane(machine), addresses, deleting }
 }
 
 /// What a provider is told of the Machine.
@@ -206,7 +211,24 @@ mod tests {
     fn addresses_come_with_ips_first() {
         let machine = Object::from_value(json!({"metadata": {"name": "m", "labels": {CONTROL_PLANE: ""}}, "status": {
             "addresses": [{"type": "Hostname", "address": "h"}, {"type": "InternalIP", "address": "10.0.0.2"}]}}));
-        let summary = summary(&machine.unwrap());
+        let summary = summary(&machine.unwrap(), false);
         assert_eq!((summary.control_plane, summary.addresses), (true, vec!["10.0.0.2".to_owned(), "h".to_owned()]));
+    }
+
+    #[test]
+    fn a_control_plane_machine_leaves_as_soon_as_its_machine_does() {
+        let mut world = crate::testing::World::new();
+        let labels = json!({CLUSTER_NAME: "c", CONTROL_PLANE: ""});
+        let owner = world.put(json!({"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Machine",
+            "metadata": {"name": "m", "namespace": "n", "finalizers": ["f"]}}));
+        let machine = world.put(json!({"apiVersion": "i/v1", "kind": "M",
+            "metadata": {"name": "m", "namespace": "n", "labels": labels, "ownerReferences": [
+                {"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Machine", "name": "m", "uid": owner.uid()}]}}));
+        assert!(!leaves(&world, &machine).unwrap());
+        world.delete(&owner.key());
+        assert!(leaves(&world, &machine).unwrap());
+        let mut worker = Object::clone(&machine);
+        worker.remove("/metadata/labels/cluster.x-k8s.io~1control-plane");
+        assert!(!leaves(&world, &worker).unwrap(), "no load balancer lists it");
     }
 }

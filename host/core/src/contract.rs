@@ -6,6 +6,12 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::identity::CredentialReference;
+
+mod control_plane;
+
+pub use control_plane::{ControlPlaneDecision, ControlPlaneStep, ControlPlaneView, EtcdMember, Member};
+
 /// What a component is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -52,6 +58,10 @@ pub struct Served {
     pub workload_objects: BTreeMap<String, WorkloadObject>,
     /// JSON pointers into the spec from which a Secret or ConfigMap may be named (the manifest's list).
     pub object_references: Vec<String>,
+    /// Names of the endpoints that its guests may ask.
+    pub endpoints: Vec<String>,
+    /// How what objects name becomes the credential of an endpoint (the manifest's list).
+    pub credentials: Vec<CredentialReference>,
 }
 
 /// A workload-cluster object that a manifest declares.
@@ -201,19 +211,36 @@ pub enum Need {
     BootstrapToken,
 }
 
-/// What has been granted, by label.
-#[derive(Clone, Default, PartialEq)]
+/// What has been granted, by label. Written down, a secret is its length only.
+#[derive(Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Granted {
     /// Addresses by label.
     pub addresses: BTreeMap<String, IpAddress>,
     /// ConfigMaps by label; entries sorted by key.
     pub config_maps: BTreeMap<String, BTreeMap<String, String>>,
     /// Secret bytes by `label` or `label/key`. Never shown.
+    #[serde(with = "lengths")]
     pub secrets: BTreeMap<String, Vec<u8>>,
     /// Labels that were declared and whose object or key is not there yet.
     pub missing_secrets: Vec<String>,
     /// `sha256:…` of the public key (SPKI) of a declared certificate authority, by label.
     pub public_key_hashes: BTreeMap<String, String>,
+}
+
+/// Secrets that are written down: their lengths. Read back, they are so many `x`.
+mod lengths {
+    use std::collections::BTreeMap;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(secrets: &BTreeMap<String, Vec<u8>>, to: S) -> Result<S::Ok, S::Error> {
+        secrets.iter().map(|(label, bytes)| (label, bytes.len())).collect::<BTreeMap<_, _>>().serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, Vec<u8>>, D::Error> {
+        let lengths = BTreeMap::<String, u32>::deserialize(from)?;
+        Ok(lengths.into_iter().map(|(label, length)| (label, vec![b'x'; length.min(4 << 20) as usize])).collect())
+    }
 }
 
 impl std::fmt::Debug for Granted {
@@ -346,7 +373,7 @@ pub enum Effect {
 }
 
 /// What the host has on record about a part; what the guest sees as `known-part`.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct KnownPart {
     /// Its id.
     pub id: Option<String>,
@@ -461,124 +488,4 @@ impl std::fmt::Debug for Rendered {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Rendered").field("format", &self.format).finish_non_exhaustive()
     }
-}
-
-// ---- control plane ----
-
-/// An etcd member as etcd reports it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct EtcdMember {
-    /// Its id.
-    pub id: String,
-    /// Whether it leads.
-    pub leader: bool,
-    /// Whether it only learns.
-    pub learner: bool,
-    /// Whether it answers.
-    pub healthy: bool,
-    /// Raised alarms.
-    pub alarms: Vec<String>,
-}
-
-/// A machine of the control plane as the planner sees it.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Member {
-    /// Name of the Machine.
-    pub name: String,
-    /// Kubernetes version.
-    pub kubernetes_version: Option<String>,
-    /// Failure domain.
-    pub failure_domain: Option<String>,
-    /// Ready.
-    pub ready: bool,
-    /// Being deleted.
-    pub deleting: bool,
-    /// Age in milliseconds.
-    pub age: u64,
-    /// Spec of its bootstrap object (JSON).
-    pub bootstrap: Option<Value>,
-    /// Name of the infrastructure template it was cloned from.
-    pub cloned_from: Option<String>,
-    /// Its etcd member.
-    pub etcd: Option<EtcdMember>,
-    /// When its certificates expire (milliseconds since the Unix epoch).
-    pub certificate_expiry: Option<u64>,
-    /// Why it is not healthy.
-    pub unhealthy: Vec<Reason>,
-    /// A health check asked for its replacement.
-    pub remediate: bool,
-}
-
-/// What a control-plane planner is shown.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct ControlPlaneView {
-    /// Its machines, sorted by name.
-    pub members: Vec<Member>,
-    /// etcd members without a machine; `None` while etcd cannot be asked.
-    pub stray_etcd_members: Option<Vec<EtcdMember>>,
-    /// Desired replicas.
-    pub replicas: u32,
-    /// Whether the workload cluster was initialized.
-    pub initialized: bool,
-    /// Failure domains for control-plane machines.
-    pub failure_domains: Vec<String>,
-    /// Declared workload objects by label (JSON).
-    pub workload_objects: BTreeMap<String, Value>,
-    /// What `plan` returned last (JSON).
-    pub memory: Value,
-}
-
-/// One step of a control plane.
-#[derive(Clone, Debug, PartialEq)]
-pub enum ControlPlaneStep {
-    /// Create a machine.
-    CreateMachine {
-        /// Where.
-        failure_domain: Option<String>,
-        /// Version.
-        kubernetes_version: String,
-        /// Spec of its bootstrap object (JSON).
-        bootstrap: Value,
-    },
-    /// Change in place what needs no new machine.
-    ChangeMachine {
-        /// Name of the Machine.
-        machine: String,
-        /// Spec of its bootstrap object (JSON).
-        bootstrap: Value,
-    },
-    /// Delete a machine.
-    DeleteMachine {
-        /// Name of the Machine.
-        machine: String,
-        /// Why.
-        reason: Reason,
-    },
-    /// Move etcd leadership between members, by id.
-    MoveEtcdLeader(String, String),
-    /// Remove an etcd member, by id.
-    RemoveEtcdMember(String),
-    /// Apply a declared workload object (label, JSON).
-    ApplyWorkload(String, Value),
-    /// Delete a declared workload object (label).
-    DeleteWorkload(String),
-    /// Wait.
-    Wait(Reason),
-    /// Nothing to do.
-    Settled,
-}
-
-/// A planner's decision.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ControlPlaneDecision {
-    /// The one step.
-    pub step: ControlPlaneStep,
-    /// Milliseconds.
-    pub look_again_after: Option<u64>,
-    /// Conditions of its own.
-    pub conditions: Vec<ProviderCondition>,
-    /// Provider-owned fields of `status` (JSON object).
-    pub status: Value,
-    /// To be shown again next time (JSON).
-    pub memory: Value,
 }

@@ -7,6 +7,7 @@
 //! - [`rules`]: the rules of the core kinds: [`cluster`], [`machine`], [`machine_set`], [`machine_deployment`], and of
 //!   in-cluster IPAM: [`ipam`];
 //! - [`turn`]: how a provider's turn is driven, one call at a time;
+//! - [`identity`]: where an endpoint is and as whom requests go there, as far as objects say it;
 //! - [`provider`]: the rules for kinds that provider modules serve: [`infrastructure`], [`bootstrap`], [`control_plane`].
 
 pub mod cluster;
@@ -14,6 +15,7 @@ pub mod conditions;
 pub mod contract;
 pub mod contract_read;
 pub mod difference;
+pub mod identity;
 pub mod ipam;
 pub mod machine;
 pub mod machine_deployment;

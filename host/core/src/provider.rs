@@ -32,6 +32,9 @@ pub fn decide_served(key: &ObjectKey, served: &Served, view: &dyn View, now: u64
 pub const PATIENCE: u64 = 10_000;
 /// A settled object is looked at again after this time (milliseconds), and up to a quarter more.
 pub const RESYNC: u64 = 60_000;
+/// What belongs to an API server that does not answer is looked at again after this time (milliseconds), well as it may
+/// seem: what has just been stopped is shown running for a moment.
+pub const SILENT: u64 = 10_000;
 /// The longest pause after an error (milliseconds).
 pub const LONGEST_PAUSE: u64 = 60_000;
 
@@ -89,7 +92,9 @@ impl Problem {
                     None => problem,
                 }
             }
-            ProviderError::Unauthorized(reason) => Self::new("Unauthorized", because(reason)),
+            ProviderError::Unauthorized(reason) if reason.code.is_empty() => Self::new("Unauthorized", because(reason)),
+            // Whether it is the credential or a right that is missing, the provider knows.
+            ProviderError::Unauthorized(reason) => Self::new(&reason.code, because(reason)),
             ProviderError::Invalid(violations) => {
                 let all: Vec<String> = violations.iter().map(|v| format!("{}: {}", v.path, v.message)).collect();
                 let mut problem = Self::new("InvalidSpec", all.join("; "));

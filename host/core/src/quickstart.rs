@@ -43,6 +43,8 @@ fn served(kind: &str) -> Option<(&'static str, Served)> {
         request_timeout: 5_000,
         workload_objects: BTreeMap::new(),
         object_references: Vec::new(),
+        endpoints: Vec::new(),
+        credentials: Vec::new(),
     };
     Some((group, served))
 }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use crate::contract::{Effect, KnownPart, Served};
+use crate::contract::{Effect, KnownPart, Reason, Served};
 
 /// Annotation: the parts on record (JSON).
 pub const PARTS: &str = "capstan.dev/parts";
@@ -67,6 +67,9 @@ pub struct Intent {
     pub holder: String,
     /// What is known of it. Before the answer is on record, nothing is.
     pub effect: Effect,
+    /// Why it was refused, where that is what the answer said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<Reason>,
 }
 
 /// A deletion that the remote accepted.
@@ -145,6 +148,24 @@ impl PartRecord {
                 Effect::Unknown => intent.at + limits.request + LEASE + limits.window,
             },
         }
+    }
+
+    /// Why its absence does not count yet, for a person.
+    pub fn doubt(&self, part: &str) -> String {
+        if self.confirmed {
+            return format!("{part} was there and is not shown; this API may show the past for a moment");
+        }
+        format!("it is not known whether {part} was created; its absence does not count yet")
+    }
+
+    /// Notes that what was to be created is there. Where reads may show the past, the next may still show it absent: the
+    /// intent stays on record, as one that is answered, and once the window has passed it says nothing any more.
+    pub fn shown(&mut self, now: u64, limits: Limits) {
+        let intent = self.intent.take().filter(|_| limits.window > 0);
+        self.intent = intent.map(|intent| match intent.effect {
+            Effect::Unknown => Intent { effect: Effect::Answered, at: now, ..intent },
+            Effect::Answered | Effect::NotSent => intent,
+        });
     }
 
     /// Notes that a deletion was accepted of what was seen last. Nothing is noted where reads never show the past.
@@ -278,7 +299,8 @@ mod tests {
         assert_eq!(Record::of(&object).unwrap(), Record::default());
         let mut record = Record::default();
         let mut part = PartRecord::first();
-        part.intent = Some(Intent { verb: Verb::Create, at: 5, holder: "h".into(), effect: Effect::Unknown });
+        part.intent =
+            Some(Intent { verb: Verb::Create, at: 5, holder: "h".into(), effect: Effect::Unknown, refused: None });
         part.frozen = Some(json!({"node": "pve1"}));
         record.parts.insert("vm".into(), part);
         record.write(&mut object);
@@ -305,7 +327,7 @@ mod tests {
     fn absence_counts_only_when_nothing_can_arrive_any_more() {
         let limits = Limits { request: 30_000, window: 5_000 };
         let at = |effect| {
-            let intent = Some(Intent { verb: Verb::Create, at: 1_000, holder: String::new(), effect });
+            let intent = Some(Intent { verb: Verb::Create, at: 1_000, holder: String::new(), effect, refused: None });
             PartRecord { intent, ..PartRecord::first() }.absence_counts_from(limits)
         };
         assert_eq!(PartRecord::first().absence_counts_from(limits), 0);

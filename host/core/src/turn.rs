@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use capstan_api::Object;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::contract::{
@@ -29,7 +30,7 @@ pub struct TurnRequest {
 
 /// What a guest is told in one turn, fixed when the turn begins (except `known` and `granted`, which a
 /// [`Step::Call`] carries).
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct TurnInput {
     /// The custom resource this turn is about.
     pub subject: Object,
@@ -41,17 +42,16 @@ pub struct TurnInput {
     pub cluster: ClusterInput,
     /// The Machine that owns the subject, if any.
     pub machine: Option<MachineInput>,
-    /// For a bootstrap provider.
+    /// For a bootstrap provider; not written down.
+    #[serde(skip)]
     pub join_role: Option<JoinRole>,
-    /// For a control-plane provider.
+    /// For a control-plane provider; not written down.
+    #[serde(skip)]
     pub control_plane: Option<ControlPlaneView>,
-    /// Which Endpoint object (namespace, name) an endpoint name of the manifest means for this subject; names
-    /// that are not listed mean the Endpoint of that name in the subject's namespace, then the module's default.
-    pub endpoints: BTreeMap<String, (String, String)>,
 }
 
 /// The contract's interface `cluster`.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ClusterInput {
     /// Name.
     pub name: String,
@@ -72,7 +72,7 @@ pub struct ClusterInput {
 }
 
 /// One machine of the cluster.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MachineSummary {
     /// Name of the InfraMachine.
     pub name: String,
@@ -80,12 +80,12 @@ pub struct MachineSummary {
     pub control_plane: bool,
     /// Its addresses, IPs first.
     pub addresses: Vec<String>,
-    /// The Machine is being deleted.
+    /// It is being deleted; one of the control plane, as soon as its Machine is.
     pub deleting: bool,
 }
 
 /// The contract's interface `machine`.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct MachineInput {
     /// Name of the Machine.
     pub name: String,
@@ -106,7 +106,7 @@ pub struct MachineInput {
 }
 
 /// One call into the guest.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Call {
     /// `needs.declare`.
     Needs,

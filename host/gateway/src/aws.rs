@@ -144,9 +144,16 @@ impl Sessions {
         }
     }
 
-    /// The service did not accept the session: the next request asks for another.
-    pub(crate) async fn forget(&self, keys: &AwsKeys, role: &AssumeRole, region: &str) {
-        *self.place(keys, role, region).lock().await = None;
+    /// The service did not accept the session: the next request asks for another, and for all by which it was had.
+    pub(crate) async fn forget(&self, keys: &AwsKeys, roles: &[AssumeRole], region: &str) {
+        let mut keys = keys.clone();
+        for role in roles {
+            let before = self.place(&keys, role, region).lock().await.take();
+            match before {
+                Some(session) => keys = session.keys,
+                None => return,
+            }
+        }
     }
 }
 
@@ -189,8 +196,11 @@ where
         ("RoleSessionName", Some(&role.session_name)),
         ("ExternalId", role.external_id.as_ref()),
         ("DurationSeconds", Some(&seconds)),
+        ("Policy", role.policy.as_ref()),
     ];
-    for (name, value) in fields.into_iter().filter_map(|(name, value)| Some((name, value?))) {
+    let fields = fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
+    let arns = (1..).zip(&role.policy_arns).map(|(number, arn)| (format!("PolicyArns.member.{number}.arn"), arn));
+    for (name, value) in fields.chain(arns) {
         body.push_str(&format!("&{name}="));
         percent_encode(value, &mut body);
     }
@@ -250,6 +260,8 @@ mod tests {
             session_name: "capstan".into(),
             external_id: Some("a b".into()),
             seconds: 3600,
+            policy: None,
+            policy_arns: vec!["arn:aws:iam::1:policy/p".into()],
             sts: None,
         }
     }
@@ -273,7 +285,10 @@ mod tests {
                 assert_eq!(origin.to_string(), "https://sts.eu-west-1.amazonaws.com");
                 let body = String::from_utf8(request.body.to_vec()).unwrap();
                 assert!(body.contains("&RoleArn=arn%3Aaws%3Aiam%3A%3A1%3Arole%2Fr&RoleSessionName=capstan"), "{body}");
-                assert!(body.contains("&ExternalId=a%20b&DurationSeconds=3600"), "{body}");
+                assert!(
+                    body.contains("&ExternalId=a%20b&DurationSeconds=3600&PolicyArns.member.1.arn=arn%3A"),
+                    "{body}"
+                );
                 assert!(request.headers.contains_key("authorization"));
                 std::future::ready(Ok(session(number, seconds)))
             };
@@ -283,7 +298,7 @@ mod tests {
         assert_eq!(get(3600).await.id, "ASIA1", "the first ended too soon");
         let kept = get(3600).await;
         assert_eq!((kept.id.as_str(), kept.secret.as_str()), ("ASIA1", "s&s"));
-        sessions.forget(&keys(), &role(), "eu-west-1").await;
+        sessions.forget(&keys(), &[role()], "eu-west-1").await;
         assert_eq!(get(3600).await.id, "ASIA2");
     }
 

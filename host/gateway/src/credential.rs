@@ -40,7 +40,7 @@ pub enum CredentialKind {
         /// Key of the password.
         password: String,
     },
-    /// Headers; `{key}` in a value stands for the Secret's entry of that key.
+    /// Headers; `{key}` in a value stands for the Secret's entry of that key, `{key:shown}` for one that is no secret.
     Headers(Vec<(String, String)>),
     /// A TLS client certificate: entries `tls.crt` and `tls.key`, PEM.
     ClientCertificate,
@@ -48,8 +48,8 @@ pub enum CredentialKind {
     Aws {
         /// The region that signatures are for, where the manifest's is not meant.
         region: Option<String>,
-        /// A role to assume with these keys.
-        role: Option<AssumeRole>,
+        /// Roles to assume with these keys, one by means of the other.
+        roles: Vec<AssumeRole>,
     },
 }
 
@@ -64,6 +64,10 @@ pub struct AssumeRole {
     pub external_id: Option<String>,
     /// How long a session lasts, in seconds (900 to 43200).
     pub seconds: u32,
+    /// A policy that narrows what the session may do (JSON).
+    pub policy: Option<String>,
+    /// ARNs of policies that narrow it.
+    pub policy_arns: Vec<String>,
     /// Origin of the token service; `None`: that of the region.
     pub sts: Option<Origin>,
 }
@@ -111,8 +115,8 @@ pub enum Credential {
     Aws {
         /// With these, or with what they get by assuming the role.
         keys: AwsKeys,
-        /// The role.
-        role: Option<AssumeRole>,
+        /// The roles.
+        roles: Vec<AssumeRole>,
         /// What signatures are for.
         scope: SigningScope,
     },
@@ -128,6 +132,9 @@ impl fmt::Debug for Credential {
         })
     }
 }
+
+/// Behind a key in a template: the entry is no secret, such as the name of a token, which an API shows in much of what it says.
+const SHOWN: &str = ":shown";
 
 /// Headers that no credential may be.
 const NOT_A_CREDENTIAL: &[&str] = &[
@@ -171,9 +178,12 @@ impl Credential {
             CredentialKind::Headers(templates) => {
                 let (mut headers, mut secrets) = (Vec::new(), Vec::new());
                 for (header, template) in templates {
-                    let value = fill(template, |key| {
+                    let value = fill(template, |name| {
+                        let (key, is_shown) = name.strip_suffix(SHOWN).map_or((name, false), |key| (key, true));
                         let value = entry(key)?;
-                        secrets.push(value.clone());
+                        if !is_shown {
+                            secrets.push(value.clone());
+                        }
                         Ok(value)
                     })?;
                     headers.push((header.clone(), value));
@@ -184,7 +194,7 @@ impl Credential {
                 let pem = format!("{}\n{}\n", entry("tls.crt")?, entry("tls.key")?);
                 Ok(Credential::ClientCertificate(pem.into()))
             }
-            CredentialKind::Aws { region, role } => {
+            CredentialKind::Aws { region, roles } => {
                 let first = |keys: [&str; 2]| {
                     let present = keys.into_iter().find(|key| data.contains_key(*key));
                     entry(present.unwrap_or(keys[0]))
@@ -208,7 +218,7 @@ impl Credential {
                         .to_owned());
                 }
                 let scope = SigningScope { service: declared.service.clone(), region };
-                Ok(Credential::Aws { keys, role: role.clone(), scope })
+                Ok(Credential::Aws { keys, roles: roles.clone(), scope })
             }
         }
     }
@@ -267,9 +277,9 @@ impl Credential {
                 part(value.as_bytes());
             });
         }
-        if let Credential::Aws { keys, role, scope } = self {
+        if let Credential::Aws { keys, roles, scope } = self {
             part(keys.id.as_bytes());
-            part(format!("{role:?} {scope:?}").as_bytes());
+            part(format!("{roles:?} {scope:?}").as_bytes());
         }
         hash.finalize().into()
     }
@@ -331,6 +341,12 @@ mod tests {
         let token = read(CredentialKind::Headers(template), &[("token", "u@pve!t"), ("secret", "s-e-c\n")]).unwrap();
         assert_eq!(header(&token), "authorization: PVEAPIToken=u@pve!t=s-e-c");
         assert_eq!(format!("{token:?}"), "Headers");
+        let hidden = |credential: &Credential| credential.secrets().contains(&Bytes::from("u@pve!t"));
+        assert!(hidden(&token));
+        let template = vec![("Authorization".to_owned(), "PVEAPIToken={token:shown}={secret}".to_owned())];
+        let named = read(CredentialKind::Headers(template), &[("token", "u@pve!t"), ("secret", "s-e-c\n")]).unwrap();
+        assert_eq!(header(&named), header(&token));
+        assert!(!hidden(&named) && named.secrets().contains(&Bytes::from("s-e-c")), "only its name is shown");
     }
 
     #[test]
@@ -350,7 +366,7 @@ mod tests {
     #[test]
     fn aws_keys_are_bound_to_service_and_region() {
         let entries = [("AccessKeyID", "AKIA"), ("SecretAccessKey", "s"), ("SessionToken", "t")];
-        let kind = |region: Option<&str>| CredentialKind::Aws { region: region.map(str::to_owned), role: None };
+        let kind = |region: Option<&str>| CredentialKind::Aws { region: region.map(str::to_owned), roles: vec![] };
         let Credential::Aws { keys, scope, .. } = read(kind(None), &entries).unwrap() else { panic!() };
         assert_eq!(
             (keys.token.as_deref(), scope.region.as_str(), scope.service.as_str()),

@@ -6,13 +6,17 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use capstan_api::{Object, ObjectKey};
+use capstan_core::identity::{self, Asked, CredentialReference, Named, NamedRole, NamedSecret, spec_at};
 use capstan_core::turn::TurnInput;
 use reqwest::Url;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::Protocol;
-use crate::credential::{Credential, CredentialKind, CredentialSource, SecretData, SigningScope, fill, text};
+use crate::credential::{
+    AssumeRole, Credential, CredentialKind, CredentialSource, SecretData, SigningScope, fill, text,
+};
 use crate::gate::{CONCURRENCY, Rate};
 use crate::operation::{Narrowed, ReadOperation};
 use crate::policy::Policy;
@@ -85,6 +89,8 @@ pub struct Declared {
     pub signing: Option<Signing>,
     /// Reads that use POST, as far as the operator grants them.
     pub read_operations: Vec<ReadOperation>,
+    /// Nothing is changed through it: what is no read is refused.
+    pub read_only: bool,
     /// How an object's own reference becomes the credential.
     pub credentials: Vec<CredentialReference>,
 }
@@ -101,6 +107,7 @@ impl Declared {
             variables: BTreeMap::new(),
             signing: None,
             read_operations: Vec::new(),
+            read_only: false,
             credentials: Vec::new(),
         }
     }
@@ -119,28 +126,6 @@ pub struct Signing {
 
 fn region_variable() -> String {
     "{region}".to_owned()
-}
-
-/// How a Secret that an object of the provider names becomes the credential of an endpoint.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub struct CredentialReference {
-    /// Where the object, or else its InfraCluster, names the Secret: a JSON pointer to a name or to an object with
-    /// `name` (and `namespace`, which has to be the object's own).
-    pub at: String,
-    /// `Secret`.
-    pub kind: String,
-    /// Name of the endpoint.
-    pub endpoint: String,
-    /// Key of the origin in the Secret, for endpoints that nothing else gives one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub origin: Option<String>,
-    /// Key of PEM certificates to trust, where the Secret has it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ca: Option<String>,
-    /// Headers; `{key}` in a value stands for the Secret's entry of that key.
-    #[serde(default)]
-    pub header: BTreeMap<String, String>,
 }
 
 /// What a tenant's or operator's configuration says about an endpoint.
@@ -251,6 +236,14 @@ pub trait Endpoints: Send + Sync {
         Err(format!("Secret {namespace}/{name} cannot be read: no Secrets are known here"))
     }
 
+    /// An identity of a provider's own kind or a Namespace, as it is now; `None` when there is none.
+    ///
+    /// # Errors
+    /// A sentence for a person when it is not known.
+    fn object(&self, key: &ObjectKey) -> Result<Option<Arc<Object>>, String> {
+        Err(format!("{} {} cannot be read: no identities are known here", key.kind, key.name))
+    }
+
     /// What the operator lists for this namespace.
     fn policy(&self, _namespace: &str) -> Arc<Policy> {
         Arc::default()
@@ -266,25 +259,28 @@ pub trait Endpoints: Send + Sync {
 pub(crate) struct Asker<'a> {
     pub(crate) module: &'a str,
     pub(crate) namespace: &'a str,
-    pub(crate) chosen: &'a BTreeMap<String, (String, String)>,
+    /// All endpoints of the manifest.
+    pub(crate) declared: &'a [Declared],
     pub(crate) input: Option<&'a TurnInput>,
 }
 
 /// What a manifest's endpoint name means for an object.
 ///
 /// The destination is the Endpoint that the object names, else the Endpoint of that name in the object's namespace.
-/// What that leaves open (credential, origin, certificates) comes from the Secret that the object or its InfraCluster
-/// names where the manifest says so; what is open then, from the module's default and the manifest.
+/// What that leaves open (credential, origin, certificates) comes from the Secret or identity that the object or its
+/// InfraCluster names where the manifest says so; what is open then, from the module's default and the manifest.
 pub(crate) fn resolve(
     endpoints: &dyn Endpoints,
     asker: &Asker<'_>,
     declared: &Declared,
 ) -> Result<EndpointConfig, String> {
     let name = &declared.name;
-    let tenant = tenants(endpoints, asker, name)?;
-    let own = match &tenant {
-        Some(destination) if destination.credential.is_some() => None,
-        _ => own_secret(endpoints, asker, declared)?,
+    let (tenant, named) = tenants(endpoints, asker, declared)?;
+    let of_tenant = tenant.as_ref().is_some_and(|tenant| tenant.origin.is_some());
+    let own = match (&tenant, &named) {
+        (Some(destination), _) if destination.credential.is_some() => None,
+        (_, Some(named)) => Some(own_secret(endpoints, asker, named)?),
+        (_, None) => None,
     };
     let own_origin = own.as_ref().and_then(|own| own.origin.clone());
     let destination = match tenant {
@@ -296,8 +292,13 @@ pub(crate) fn resolve(
             None => return Err(unconfigured(asker, declared)),
         },
     };
+    // Where the Endpoint only says as whom, the operator's default may still say where.
+    let default = match (&destination.origin, &own_origin) {
+        (None, None) => endpoints.module_default(asker.module, name)?.and_then(|default| default.origin),
+        _ => None,
+    };
     let variable = |variable: &str| variable_value(declared, asker, variable);
-    let origin = match (destination.origin.or(own_origin), &declared.url) {
+    let origin = match (destination.origin.or(own_origin).or(default), &declared.url) {
         (Some(origin), _) => origin,
         (None, Some(template)) => Origin::parse(&fill(template, variable)?)?,
         (None, None) => {
@@ -317,7 +318,12 @@ pub(crate) fn resolve(
     };
     let credential = match (&destination.credential, &own) {
         (Some(source), _) => read(endpoints, source, scope.as_ref())?,
-        (None, Some(own)) => own.credential.clone(),
+        (None, Some(own)) => {
+            if of_tenant && own.source.secret.0 != asker.namespace {
+                return Err(lent(asker, name, &origin));
+            }
+            Credential::read(&own.source, &own.data, scope.as_ref())?
+        }
         (None, None) => Credential::None,
     };
     let granted = endpoints.granted_reads(asker.module);
@@ -339,10 +345,20 @@ pub(crate) fn resolve(
     })
 }
 
+/// A credential that the operator lends to a namespace goes only where the operator or the manifest says.
+fn lent(asker: &Asker<'_>, name: &str, origin: &Origin) -> String {
+    format!(
+        "an Endpoint of namespace {} says that endpoint {name:?} is {origin}; the operator's identity, which the object \
+         names, is not used there: take spec.url from the Endpoint, give it a credential of its own, or let the operator set \
+         endpoints.{name} of ProviderModule {}",
+        asker.namespace, asker.module
+    )
+}
+
 fn unconfigured(asker: &Asker<'_>, declared: &Declared) -> String {
     let name = &declared.name;
-    let reference = declared.credentials.iter().find(|c| c.endpoint == *name && c.origin.is_some());
-    let or = reference.map(|c| format!(", name a Secret at {}", c.at)).unwrap_or_default();
+    let reference = declared.credentials.iter().find(|c| c.is_about(name) && c.origin.is_some());
+    let or = reference.map(|c| format!(", name a {} at {}", c.kind, c.at)).unwrap_or_default();
     format!(
         "endpoint {name:?} is not configured: create an Endpoint {name} in namespace {}{or}, or give ProviderModule {} a \
          default",
@@ -350,14 +366,33 @@ fn unconfigured(asker: &Asker<'_>, declared: &Declared) -> String {
     )
 }
 
-/// The Endpoint that the object names, else the one of that name in its namespace.
-fn tenants(endpoints: &dyn Endpoints, asker: &Asker<'_>, name: &str) -> Result<Option<Destination>, String> {
-    match asker.chosen.get(name) {
-        Some((namespace, object)) => match endpoints.endpoint(namespace, object)? {
-            Some(destination) => Ok(Some(destination)),
+/// The Endpoint that the object names, else the one of that name in its namespace; and the Secret that it names.
+fn tenants<'a>(
+    endpoints: &dyn Endpoints,
+    asker: &Asker<'a>,
+    declared: &'a Declared,
+) -> Result<(Option<Destination>, Option<NamedSecret<'a>>), String> {
+    let name = declared.name.as_str();
+    let named = match asker.input {
+        Some(input) => {
+            let asked = Asked {
+                endpoint: name,
+                references: &declared.credentials,
+                subject: &input.subject,
+                infrastructure: input.cluster.infrastructure_spec.as_ref(),
+            };
+            identity::named(&asked, &|key| endpoints.object(key))?
+        }
+        None => None,
+    };
+    let namespace = asker.namespace;
+    match named {
+        Some(Named::Endpoint(object)) => match endpoints.endpoint(namespace, &object)? {
+            Some(destination) => Ok((Some(destination), None)),
             None => Err(format!("there is no Endpoint {namespace}/{object}, which the object names")),
         },
-        None => endpoints.endpoint(asker.namespace, name),
+        Some(Named::Secret(secret)) => Ok((endpoints.endpoint(namespace, name)?, Some(secret))),
+        None => Ok((endpoints.endpoint(namespace, name)?, None)),
     }
 }
 
@@ -375,56 +410,67 @@ fn read(
 
 /// What the Secret that an object names says.
 struct OwnSecret {
-    credential: Credential,
+    source: CredentialSource,
+    data: SecretData,
     origin: Option<Origin>,
     ca: Option<String>,
 }
 
-fn own_secret(endpoints: &dyn Endpoints, asker: &Asker<'_>, declared: &Declared) -> Result<Option<OwnSecret>, String> {
-    let Some(input) = asker.input else { return Ok(None) };
-    for reference in declared.credentials.iter().filter(|c| c.endpoint == declared.name) {
-        let in_cluster = || spec_at(input.cluster.infrastructure_spec.as_ref()?, &reference.at);
-        let Some(named) = input.subject.at(&reference.at).or_else(in_cluster).filter(|v| !v.is_null()) else {
-            continue;
-        };
-        let at = &reference.at;
-        let text_of = |field: &str| named.get(field).and_then(Value::as_str);
-        let name = named.as_str().or_else(|| text_of("name")).filter(|name| !name.is_empty());
-        let name = name.ok_or_else(|| format!("{at} names no Secret"))?;
-        let namespace = text_of("namespace").filter(|ns| !ns.is_empty()).unwrap_or(asker.namespace);
-        if namespace != asker.namespace {
-            return Err(format!(
-                "{at} names Secret {namespace}/{name}; only Secrets of the object's own namespace {} may be used",
-                asker.namespace
-            ));
+fn own_secret(endpoints: &dyn Endpoints, asker: &Asker<'_>, named: &NamedSecret<'_>) -> Result<OwnSecret, String> {
+    let NamedSecret { reference, namespace, name, by, roles } = named;
+    let data =
+        endpoints.secret(namespace, name)?.ok_or_else(|| format!("there is no Secret {namespace}/{name}, {by}"))?;
+    let kind = if reference.aws {
+        let roles = roles.iter().map(|role| assumed(endpoints, asker, role, namespace)).collect::<Result<_, _>>()?;
+        CredentialKind::Aws { region: None, roles }
+    } else {
+        CredentialKind::Headers(reference.header.clone().into_iter().collect())
+    };
+    let entry = |key: &String| text(&data, key).map_err(|why| format!("Secret {namespace}/{name} {why}"));
+    let origin = match &reference.origin {
+        // Needed only where nothing else gives the origin.
+        Some(key) if data.contains_key(key) => {
+            let origin = Origin::parse(&entry(key)?);
+            Some(origin.map_err(|why| format!("Secret {namespace}/{name}, key {key}: {why}"))?)
         }
-        let secret = (namespace.to_owned(), name.to_owned());
-        let data = endpoints
-            .secret(namespace, name)?
-            .ok_or_else(|| format!("there is no Secret {namespace}/{name}, which {at} names"))?;
-        let kind = CredentialKind::Headers(reference.header.clone().into_iter().collect());
-        let credential = Credential::read(&CredentialSource { secret, kind }, &data, None)?;
-        let entry = |key: &String| text(&data, key).map_err(|why| format!("Secret {namespace}/{name} {why}"));
-        let origin = match &reference.origin {
-            // Needed only where nothing else gives the origin.
-            Some(key) if data.contains_key(key) => {
-                let origin = Origin::parse(&entry(key)?);
-                Some(origin.map_err(|why| format!("Secret {namespace}/{name}, key {key}: {why}"))?)
-            }
-            _ => None,
-        };
-        if matches!(origin, Some(Origin::UnixSocket(_))) {
-            return Err(format!("Secret {namespace}/{name} names a unix socket, which only an Endpoint may"));
-        }
-        let ca = reference.ca.as_ref().filter(|key| data.contains_key(*key)).map(entry).transpose()?;
-        return Ok(Some(OwnSecret { credential, origin, ca }));
+        _ => None,
+    };
+    if matches!(origin, Some(Origin::UnixSocket(_))) {
+        return Err(format!("Secret {namespace}/{name} names a unix socket, which only an Endpoint may"));
     }
-    Ok(None)
+    let ca = reference.ca.as_ref().filter(|key| data.contains_key(*key)).map(entry).transpose()?;
+    let source = CredentialSource { secret: (namespace.clone(), name.clone()), kind };
+    Ok(OwnSecret { source, data, origin, ca })
 }
 
-/// What a pointer that begins with `/spec` shows in a spec.
-fn spec_at<'a>(spec: &'a Value, pointer: &str) -> Option<&'a Value> {
-    spec.pointer(pointer.strip_prefix("/spec")?)
+/// A role as it is assumed: where its token service is, is said of that endpoint as of any other.
+fn assumed(endpoints: &dyn Endpoints, asker: &Asker<'_>, role: &NamedRole, lender: &str) -> Result<AssumeRole, String> {
+    let sts = match role.endpoint.as_deref().and_then(|name| asker.declared.iter().find(|d| d.name == name)) {
+        None => None,
+        Some(declared) => {
+            let tenant = endpoints.endpoint(asker.namespace, &declared.name)?.and_then(|at| at.origin);
+            if let Some(origin) = tenant.as_ref().filter(|_| lender != asker.namespace) {
+                return Err(lent(asker, &declared.name, origin));
+            }
+            let default = || endpoints.module_default(asker.module, &declared.name);
+            match (tenant.or(default()?.and_then(|default| default.origin)), &declared.url) {
+                (Some(origin), _) => Some(origin),
+                (None, Some(template)) => {
+                    Some(Origin::parse(&fill(template, |variable| variable_value(declared, asker, variable))?)?)
+                }
+                (None, None) => return Err(unconfigured(asker, declared)),
+            }
+        }
+    };
+    Ok(AssumeRole {
+        arn: role.arn.clone(),
+        session_name: role.session_name.clone().unwrap_or_else(|| "capstan".to_owned()),
+        external_id: role.external_id.clone(),
+        seconds: role.duration_seconds.unwrap_or(3600),
+        policy: role.inline_policy.clone(),
+        policy_arns: role.policy_arns.clone(),
+        sts,
+    })
 }
 
 /// The value of a template's variable: from the InfraCluster, or from the subject where that is one.

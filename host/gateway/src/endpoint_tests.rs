@@ -12,6 +12,7 @@ struct Table {
     default: Option<Destination>,
     secrets: Vec<(&'static str, &'static str, Entries)>,
     granted: Vec<(String, ReadOperation)>,
+    objects: Vec<Value>,
 }
 
 impl Endpoints for Table {
@@ -26,6 +27,10 @@ impl Endpoints for Table {
         let found = self.secrets.iter().find(|(ns, n, _)| (*ns, *n) == (namespace, name));
         let entry = |(key, value): &(&str, &str)| ((*key).to_owned(), Bytes::copy_from_slice(value.as_bytes()));
         Ok(found.map(|(_, _, entries)| entries.iter().map(entry).collect()))
+    }
+    fn object(&self, key: &ObjectKey) -> Result<Option<Arc<Object>>, String> {
+        let all = self.objects.iter().filter_map(|object| Object::from_value(object.clone()));
+        Ok(all.into_iter().find(|object| object.key() == *key).map(Arc::new))
     }
     fn granted_reads(&self, _: &str) -> Vec<(String, ReadOperation)> {
         self.granted.clone()
@@ -53,7 +58,7 @@ fn proxmox() -> Declared {
 }
 
 fn find(table: &Table, declared: &Declared, input: Option<&TurnInput>) -> Result<EndpointConfig, String> {
-    resolve(table, &Asker { module: "m", namespace: "a", chosen: &BTreeMap::new(), input }, declared)
+    resolve(table, &Asker { module: "m", namespace: "a", declared: std::slice::from_ref(declared), input }, declared)
 }
 
 fn authorization(config: &EndpointConfig) -> Option<String> {
@@ -64,22 +69,99 @@ fn authorization(config: &EndpointConfig) -> Option<String> {
 #[test]
 fn the_object_s_choice_wins_then_its_namespace_then_the_default() {
     let table = Table {
-        endpoints: vec![("a", "api", at("http://a.api")), ("b", "other", at("http://b.other"))],
+        endpoints: vec![("a", "api", at("http://a.api")), ("a", "other", at("http://a.other"))],
         default: Some(at("http://default")),
         ..Table::default()
     };
-    let origin = |table: &Table, namespace: &str, chosen: &[(&str, (&str, &str))]| {
-        let chosen = chosen.iter().map(|(n, (ns, o))| ((*n).into(), ((*ns).into(), (*o).into()))).collect();
-        let asker = Asker { module: "m", namespace, chosen: &chosen, input: None };
-        resolve(table, &asker, &Declared::named("api")).map(|config| config.origin.to_string())
+    let reference =
+        CredentialReference { at: "/spec/identityRef".into(), kind: "Endpoint".into(), ..Default::default() };
+    let declared = Declared { credentials: vec![reference], ..Declared::named("api") };
+    let origin = |table: &Table, spec: Value| {
+        find(table, &declared, Some(&input(subject(spec), None))).map(|config| config.origin.to_string())
     };
-    assert_eq!(origin(&table, "a", &[("api", ("b", "other"))]).unwrap(), "http://b.other");
-    assert_eq!(origin(&table, "a", &[]).unwrap(), "http://a.api");
-    assert_eq!(origin(&table, "c", &[]).unwrap(), "http://default");
-    let missing = origin(&table, "a", &[("api", ("b", "gone"))]).unwrap_err();
-    assert!(missing.contains("b/gone"), "{missing}");
-    let nothing = origin(&Table::default(), "c", &[]).unwrap_err();
-    assert!(nothing.contains("api") && nothing.contains("namespace c"), "{nothing}");
+    let chosen = |name: &str| json!({"identityRef": {"kind": "Endpoint", "name": name}});
+    assert_eq!(origin(&table, chosen("other")).unwrap(), "http://a.other");
+    assert_eq!(origin(&table, json!({})).unwrap(), "http://a.api");
+    let missing = origin(&table, chosen("gone")).unwrap_err();
+    assert!(missing.contains("a/gone"), "{missing}");
+    let table = Table { default: Some(at("http://default")), ..Table::default() };
+    assert_eq!(origin(&table, json!({})).unwrap(), "http://default");
+    let nothing = origin(&Table::default(), json!({})).unwrap_err();
+    assert!(nothing.contains("api") && nothing.contains("namespace a"), "{nothing}");
+}
+
+fn lent() -> (Declared, Declared, Table) {
+    let credentials: Vec<CredentialReference> = serde_json::from_value(json!([
+        {"at": "/spec/identityRef", "kind": "StaticIdentity", "aws": true, "secret": "/spec/secretRef",
+         "allowedNamespaces": "/spec/allowedNamespaces"},
+        {"at": "/spec/identityRef", "kind": "RoleIdentity", "source": "/spec/source",
+         "role": {"arn": "/spec/roleARN", "sessionName": "/spec/sessionName", "inlinePolicy": "/spec/policy",
+                  "endpoint": "sts"},
+         "allowedNamespaces": "/spec/allowedNamespaces"}]))
+    .unwrap();
+    let of = |service: &str| Declared {
+        url: Some(format!("https://{service}.{{region}}.amazonaws.com")),
+        variables: BTreeMap::from([("region".into(), "/spec/region".into())]),
+        signing: Some(Signing { service: service.into(), region: "{region}".into() }),
+        credentials: credentials.clone(),
+        ..Declared::named(service)
+    };
+    let identity =
+        |kind: &str, spec: Value| json!({"apiVersion": "g/v1", "kind": kind, "metadata": {"name": "i"}, "spec": spec});
+    let table = Table {
+        secrets: vec![("capstan-system", "keys", vec![("AccessKeyID", "AKIA"), ("SecretAccessKey", "s")])],
+        objects: vec![
+            identity("StaticIdentity", json!({"secretRef": "keys", "allowedNamespaces": {}})),
+            identity(
+                "RoleIdentity",
+                json!({"roleARN": "arn:r", "sessionName": "me", "policy": "{}",
+                "source": {"kind": "StaticIdentity", "name": "i"}, "allowedNamespaces": {"list": ["a"]}}),
+            ),
+        ],
+        ..Table::default()
+    };
+    (of("ec2"), of("sts"), table)
+}
+
+#[test]
+fn an_identity_signs_for_a_machine_in_the_region_of_its_cluster() {
+    let (ec2, sts, mut table) = lent();
+    let declared = [ec2, sts];
+    let named = |kind: &str| json!({"region": "eu-west-1", "identityRef": {"kind": kind, "name": "i"}});
+    let machine = |kind: &str| input(subject(json!({})), Some(named(kind)));
+    let find = |table: &Table, input: &TurnInput| {
+        resolve(table, &Asker { module: "m", namespace: "a", declared: &declared, input: Some(input) }, &declared[0])
+    };
+    let config = find(&table, &machine("StaticIdentity")).unwrap();
+    assert_eq!(config.origin.to_string(), "https://ec2.eu-west-1.amazonaws.com");
+    let Credential::Aws { scope, roles, .. } = config.credential else { panic!() };
+    assert_eq!((scope.region.as_str(), scope.service.as_str(), roles.len()), ("eu-west-1", "ec2", 0));
+    let config = find(&table, &machine("RoleIdentity")).unwrap();
+    let Credential::Aws { roles, .. } = config.credential else { panic!() };
+    let [role] = roles.as_slice() else { panic!("{roles:?}") };
+    assert_eq!((role.arn.as_str(), role.session_name.as_str(), role.seconds), ("arn:r", "me", 3600));
+    assert_eq!(role.sts.as_ref().unwrap().to_string(), "https://sts.eu-west-1.amazonaws.com");
+    assert_eq!(role.policy.as_deref(), Some("{}"));
+    // The operator's default takes both to where it says.
+    table.default = Some(at("http://moto"));
+    let config = find(&table, &machine("RoleIdentity")).unwrap();
+    let Credential::Aws { roles, .. } = config.credential else { panic!() };
+    assert_eq!(
+        (config.origin.to_string().as_str(), roles[0].sts.as_ref().unwrap().to_string().as_str()),
+        ("http://moto", "http://moto")
+    );
+    // A tenant's Endpoint does not: what is lent would go to whomever it names.
+    for name in ["ec2", "sts"] {
+        table.endpoints = vec![("a", name, at("http://mine"))];
+        let why = find(&table, &machine("RoleIdentity")).unwrap_err();
+        assert!(why.contains("http://mine") && why.contains(&format!("endpoints.{name}")), "{why}");
+    }
+    // Its own credential may go there.
+    let kind = CredentialKind::Aws { region: None, roles: vec![] };
+    table.secrets.push(("a", "own", vec![("AccessKeyID", "AKIB"), ("SecretAccessKey", "s")]));
+    let credential = Some(CredentialSource { secret: ("a".into(), "own".into()), kind });
+    table.endpoints = vec![("a", "ec2", Destination { credential, ..at("http://mine") })];
+    assert_eq!(find(&table, &machine("RoleIdentity")).unwrap().origin.to_string(), "http://mine");
 }
 
 #[test]
@@ -156,8 +238,10 @@ fn a_template_takes_its_variables_from_the_infrastructure_cluster() {
     let config = find(&Table::default(), &declared, Some(&cluster)).unwrap();
     assert_eq!(config.origin.to_string(), "https://ec2.eu-north-1.amazonaws.com", "the subject is the cluster");
     // A tenant supplies a credential only; service and region are the manifest's.
-    let credential =
-        CredentialSource { secret: ("a".into(), "aws".into()), kind: CredentialKind::Aws { region: None, role: None } };
+    let credential = CredentialSource {
+        secret: ("a".into(), "aws".into()),
+        kind: CredentialKind::Aws { region: None, roles: vec![] },
+    };
     let table = Table {
         endpoints: vec![("a", "api", Destination { credential: Some(credential), ..Destination::default() })],
         secrets: vec![("a", "aws", vec![("AccessKeyID", "AKIA"), ("SecretAccessKey", "s")])],

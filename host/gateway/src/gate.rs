@@ -10,6 +10,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
 use crate::Protocol;
+use crate::clock::Clock;
 use crate::transport::{TransportError, WireResponse};
 
 /// The longest that a request waits at a gate.
@@ -79,24 +80,23 @@ impl Gate {
     ///
     /// # Errors
     /// Why there is none now, and for how long.
-    pub(crate) async fn admit(&self, rate: Option<Rate>) -> Result<Admitted, String> {
-        let until = Instant::now() + PATIENCE;
-        let place = match tokio::time::timeout_at(until, self.places.clone().acquire_owned()).await {
+    pub(crate) async fn admit(&self, rate: Option<Rate>, clock: &dyn Clock) -> Result<Admitted, String> {
+        let until = clock.now() + PATIENCE;
+        let place = match tokio::time::timeout(PATIENCE, self.places.clone().acquire_owned()).await {
             Ok(place) => place.map_err(|error| error.to_string())?,
             Err(_) => return Err("too many requests to this endpoint are under way already".to_owned()),
         };
         loop {
-            let wait = self.state().wait(rate, Instant::now(), until)?;
+            let wait = self.state().wait(rate, clock.now(), until)?;
             match wait {
                 None => return Ok(Admitted { _place: Some(place) }),
-                Some(at) => tokio::time::sleep_until(at).await,
+                Some(at) => clock.sleep_until(at).await,
             }
         }
     }
 
     /// What became of a request.
-    pub(crate) fn learn(&self, protocol: Protocol, answer: &Result<WireResponse, TransportError>) {
-        let now = Instant::now();
+    pub(crate) fn learn(&self, protocol: Protocol, answer: &Result<WireResponse, TransportError>, now: Instant) {
         let mut state = self.state();
         match answer {
             Ok(response) => {
@@ -204,6 +204,7 @@ fn throttled(protocol: Protocol, response: &WireResponse) -> Option<Option<Durat
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::RealTime;
 
     fn answer(status: u16, header: Option<&str>, body: &'static str) -> Result<WireResponse, TransportError> {
         let headers = header.map(|value| ("retry-after".to_owned(), value.to_owned())).into_iter().collect();
@@ -220,14 +221,14 @@ mod tests {
         let rate = Some(Rate { per_second: 2, burst: 3 });
         let began = Instant::now();
         for _ in 0..3 {
-            gate.admit(rate).await.unwrap();
+            gate.admit(rate, &RealTime).await.unwrap();
         }
         assert_eq!(began.elapsed(), Duration::ZERO);
         for _ in 0..4 {
-            gate.admit(rate).await.unwrap();
+            gate.admit(rate, &RealTime).await.unwrap();
         }
         assert_eq!(began.elapsed().as_secs(), 2);
-        let many = futures::future::join_all((0..30).map(|_| gate.admit(rate))).await;
+        let many = futures::future::join_all((0..30).map(|_| gate.admit(rate, &RealTime))).await;
         assert_eq!(many.iter().filter(|admitted| admitted.is_ok()).count(), 10, "two per second for five seconds");
         assert!(many.iter().any(|a| a.as_ref().is_err_and(|why| why.contains("2 requests per second"))));
     }
@@ -235,40 +236,40 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn only_so_many_at_a_time() {
         let gate = Gate::new(2);
-        let first = gate.admit(None).await.unwrap();
-        let _second = gate.admit(None).await.unwrap();
-        assert!(gate.admit(None).await.unwrap_err().contains("under way"));
+        let first = gate.admit(None, &RealTime).await.unwrap();
+        let _second = gate.admit(None, &RealTime).await.unwrap();
+        assert!(gate.admit(None, &RealTime).await.unwrap_err().contains("under way"));
         drop(first);
-        gate.admit(None).await.unwrap();
+        gate.admit(None, &RealTime).await.unwrap();
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_pause_holds_for_everybody() {
         let gate = Gate::new(9);
-        gate.learn(Protocol::Rest, &answer(429, Some("30"), ""));
-        assert!(gate.admit(None).await.unwrap_err().contains("30 s"));
+        gate.learn(Protocol::Rest, &answer(429, Some("30"), ""), Instant::now());
+        assert!(gate.admit(None, &RealTime).await.unwrap_err().contains("30 s"));
         tokio::time::advance(Duration::from_secs(27)).await;
         let began = Instant::now();
-        gate.admit(None).await.unwrap();
+        gate.admit(None, &RealTime).await.unwrap();
         assert_eq!(began.elapsed().as_secs(), 3, "waited for the rest");
-        gate.learn(Protocol::Rest, &answer(429, Some("999999"), ""));
+        gate.learn(Protocol::Rest, &answer(429, Some("999999"), ""), Instant::now());
         tokio::time::advance(Duration::from_secs(301)).await;
-        gate.admit(None).await.unwrap();
+        gate.admit(None, &RealTime).await.unwrap();
     }
 
     #[tokio::test(start_paused = true)]
     async fn throttling_without_a_time_pauses_longer_each_time() {
         let gate = Gate::new(9);
         for (tries, seconds) in [(0, 1), (1, 2), (2, 4)] {
-            gate.learn(Protocol::AwsQuery, &answer(503, None, "<Code>RequestLimitExceeded</Code>"));
+            gate.learn(Protocol::AwsQuery, &answer(503, None, "<Code>RequestLimitExceeded</Code>"), Instant::now());
             let began = Instant::now();
-            gate.admit(None).await.unwrap();
+            gate.admit(None, &RealTime).await.unwrap();
             assert_eq!(began.elapsed().as_secs(), seconds, "{tries}");
         }
-        gate.learn(Protocol::AwsQuery, &answer(200, None, ""));
-        gate.learn(Protocol::AwsJson, &answer(400, None, r#"{"__type":"ThrottlingException"}"#));
+        gate.learn(Protocol::AwsQuery, &answer(200, None, ""), Instant::now());
+        gate.learn(Protocol::AwsJson, &answer(400, None, r#"{"__type":"ThrottlingException"}"#), Instant::now());
         let began = Instant::now();
-        gate.admit(None).await.unwrap();
+        gate.admit(None, &RealTime).await.unwrap();
         assert_eq!(began.elapsed().as_secs(), 1);
     }
 
@@ -287,20 +288,20 @@ mod tests {
     async fn a_silent_endpoint_is_left_alone_and_then_tried_by_one() {
         let gate = Gate::new(9);
         for _ in 0..FAILURES {
-            gate.admit(None).await.unwrap();
-            gate.learn(Protocol::Rest, &silence());
+            gate.admit(None, &RealTime).await.unwrap();
+            gate.learn(Protocol::Rest, &silence(), Instant::now());
         }
-        assert!(gate.admit(None).await.unwrap_err().contains("10 times in a row"));
+        assert!(gate.admit(None, &RealTime).await.unwrap_err().contains("10 times in a row"));
         tokio::time::advance(Duration::from_secs(2)).await;
-        gate.admit(None).await.unwrap();
-        assert!(gate.admit(None).await.is_err(), "one tries");
-        gate.learn(Protocol::Rest, &silence());
+        gate.admit(None, &RealTime).await.unwrap();
+        assert!(gate.admit(None, &RealTime).await.is_err(), "one tries");
+        gate.learn(Protocol::Rest, &silence(), Instant::now());
         tokio::time::advance(Duration::from_millis(1500)).await;
-        assert!(gate.admit(None).await.is_err(), "longer this time");
+        assert!(gate.admit(None, &RealTime).await.is_err(), "longer this time");
         tokio::time::advance(Duration::from_millis(600)).await;
-        gate.admit(None).await.unwrap();
-        gate.learn(Protocol::Rest, &answer(500, None, ""));
-        gate.admit(None).await.unwrap();
-        gate.admit(None).await.unwrap();
+        gate.admit(None, &RealTime).await.unwrap();
+        gate.learn(Protocol::Rest, &answer(500, None, ""), Instant::now());
+        gate.admit(None, &RealTime).await.unwrap();
+        gate.admit(None, &RealTime).await.unwrap();
     }
 }

@@ -14,6 +14,7 @@
 //! - a guest never sees a credential, and secrets are in no error, log line or ledger entry.
 
 mod aws;
+mod clock;
 mod credential;
 mod endpoint;
 mod gate;
@@ -28,10 +29,10 @@ mod shared;
 mod transport;
 mod turn;
 
+pub use capstan_core::identity::{CredentialReference, RolePointers};
+pub use clock::{Clock, RealTime};
 pub use credential::{AssumeRole, AwsKeys, Credential, CredentialKind, CredentialSource, SecretData, SigningScope};
-pub use endpoint::{
-    CredentialReference, Declared, Destination, EndpointConfig, Endpoints, MAX_REQUEST, Origin, Signing,
-};
+pub use endpoint::{Declared, Destination, EndpointConfig, Endpoints, MAX_REQUEST, Origin, Signing};
 pub use gate::{Admitted, Rate};
 pub use ledger::{Exchange, Ledger};
 pub use operation::{Narrowed, ReadOperation};
@@ -39,5 +40,5 @@ pub use policy::Policy;
 pub use protocol::Protocol;
 pub use recording::{Recorded, RecordedAnswer, Replay};
 pub use request::{Chunk, HttpError, Method, Request, Response};
-pub use transport::{Network, Transport, TransportError, WireRequest, WireResponse};
+pub use transport::{Network, Transport, TransportError, Unreachable, WireRequest, WireResponse, resolve};
 pub use turn::{Call, Gateway, Limits, Session, TurnScope};

@@ -26,6 +26,9 @@ pub struct Recorded {
     pub method: String,
     /// Path and query.
     pub target: String,
+    /// Body, with secrets and what is long shown by name and size.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub body: String,
     /// What came back.
     pub answer: RecordedAnswer,
 }
@@ -104,14 +107,20 @@ impl Replay {
     /// # Errors
     /// Which line is none of a recording.
     pub fn read(text: &str) -> Result<Self, String> {
+        let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+        let recorded = lines.map(|(number, line)| {
+            serde_json::from_str(line).map_err(|error| format!("line {} of the recording: {error}", number + 1))
+        });
+        Ok(Self::of(recorded.collect::<Result<Vec<_>, _>>()?))
+    }
+
+    /// From exchanges in their order.
+    pub fn of(recorded: impl IntoIterator<Item = Recorded>) -> Self {
         let mut answers: HashMap<Asked, VecDeque<RecordedAnswer>> = HashMap::new();
-        for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
-            let recorded: Recorded =
-                serde_json::from_str(line).map_err(|error| format!("line {} of the recording: {error}", number + 1))?;
-            let asked = (recorded.endpoint, recorded.method, recorded.target);
-            answers.entry(asked).or_default().push_back(recorded.answer);
+        for one in recorded {
+            answers.entry((one.endpoint, one.method, one.target)).or_default().push_back(one.answer);
         }
-        Ok(Self(Mutex::new(answers)))
+        Self(Mutex::new(answers))
     }
 
     /// How many answers nobody has asked for.

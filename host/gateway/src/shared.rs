@@ -3,9 +3,10 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use capstan_api::ObjectKey;
+use tokio::time::Instant;
 
 use crate::Response;
 
@@ -36,11 +37,11 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn place(&self, key: Key) -> Place {
+    pub(crate) fn place(&self, key: Key, now: Instant) -> Place {
         let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
         if places.len() >= MAX_ENTRIES && !places.contains_key(&key) {
             places.retain(|_, place| {
-                let free = place.try_lock().map(|answer| answer.as_ref().is_none_or(|a| a.asked.elapsed() > MAX_AGE));
+                let free = place.try_lock().map(|answer| answer.as_ref().is_none_or(|a| now - a.asked > MAX_AGE));
                 Arc::strong_count(place) > 1 || !free.unwrap_or(false)
             });
             if places.len() >= MAX_ENTRIES {
@@ -51,10 +52,16 @@ impl Shared {
     }
 
     /// An answer that serves this object: young enough, and asked for after the object's own last change.
-    pub(crate) fn serves(&self, answer: &Answer, max_age: Duration, object: &ObjectKey) -> Option<Response> {
+    pub(crate) fn serves(
+        &self,
+        answer: &Answer,
+        max_age: Duration,
+        object: &ObjectKey,
+        now: Instant,
+    ) -> Option<Response> {
         let changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
         let newer = changes.get(object).is_none_or(|changed| answer.asked > *changed);
-        (newer && answer.asked.elapsed() <= max_age.min(MAX_AGE)).then(|| answer.response.clone())
+        (newer && now - answer.asked <= max_age.min(MAX_AGE)).then(|| answer.response.clone())
     }
 
     /// An answer worth keeping: one that says how things are.
@@ -64,12 +71,12 @@ impl Shared {
     }
 
     /// The object changes something outside now.
-    pub(crate) fn changed(&self, object: &ObjectKey) {
+    pub(crate) fn changed(&self, object: &ObjectKey, now: Instant) {
         let mut changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
         if changes.len() >= MAX_ENTRIES {
-            changes.retain(|_, at| at.elapsed() <= MAX_AGE);
+            changes.retain(|_, at| now - *at <= MAX_AGE);
         }
-        changes.insert(object.clone(), Instant::now());
+        changes.insert(object.clone(), now);
     }
 }
 
@@ -86,13 +93,15 @@ mod tests {
         let (shared, minute) = (Shared::default(), Duration::from_secs(60));
         let [me, other] = ["me", "other"].map(|name| ObjectKey::new("g", "K", "n", name));
         let old = Shared::keep(Instant::now(), &answer(200)).unwrap();
-        assert!(shared.serves(&old, minute, &me).is_some());
-        shared.changed(&me);
-        assert!(shared.serves(&old, minute, &me).is_none());
-        assert!(shared.serves(&old, minute, &other).is_some());
+        assert!(shared.serves(&old, minute, &me, Instant::now()).is_some());
+        shared.changed(&me, Instant::now());
+        assert!(shared.serves(&old, minute, &me, Instant::now()).is_none());
+        assert!(shared.serves(&old, minute, &other, Instant::now()).is_some());
         let new = Shared::keep(Instant::now() + Duration::from_nanos(1), &answer(200)).unwrap();
-        assert!(shared.serves(&new, minute, &me).is_some());
-        assert!(shared.serves(&new, Duration::ZERO, &other).is_none_or(|_| new.asked.elapsed().is_zero()));
+        assert!(shared.serves(&new, minute, &me, Instant::now()).is_some());
+        assert!(
+            shared.serves(&new, Duration::ZERO, &other, Instant::now()).is_none_or(|_| new.asked.elapsed().is_zero())
+        );
     }
 
     #[test]
@@ -109,7 +118,7 @@ mod tests {
         for n in 0..5_000u32 {
             let mut key = [0; 32];
             key[..4].copy_from_slice(&n.to_be_bytes());
-            shared.place(key);
+            shared.place(key, Instant::now());
         }
         assert!(shared.places.lock().unwrap().len() <= MAX_ENTRIES);
     }

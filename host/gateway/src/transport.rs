@@ -10,6 +10,7 @@ use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
 
 use crate::aws::{self, Sessions};
+use crate::clock::{Clock, RealTime};
 use crate::credential::{AwsKeys, Credential};
 use crate::gate::{Admitted, Gate};
 use crate::policy::{self, Policy};
@@ -85,11 +86,18 @@ pub trait Transport: Send + Sync {
 ///
 /// It keeps the endpoint's policy, rate and pauses, adds its credential, and sends a request again by itself only where
 /// that cannot do anything twice.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Network {
     clients: Mutex<HashMap<ClientKey, reqwest::Client>>,
     gates: Mutex<HashMap<GateKey, Arc<Gate>>>,
     sessions: Sessions,
+    clock: Arc<dyn Clock>,
+}
+
+impl Default for Network {
+    fn default() -> Self {
+        Self::timed_by(Arc::new(RealTime))
+    }
 }
 
 /// Connections are shared by endpoints of one origin, trust, client certificate and policy.
@@ -125,21 +133,66 @@ impl reqwest::dns::Resolve for Permitted {
     fn resolve(&self, name: reqwest::dns::Name) -> reqwest::dns::Resolving {
         let policy = self.0.clone();
         Box::pin(async move {
-            let name = name.as_str().to_owned();
-            let found: Vec<_> = tokio::net::lookup_host((name.as_str(), 0)).await?.map(|a| a.ip()).collect();
-            let permitted = policy::permitted(&policy, &found).map_err(|why| format!("{name} resolves to {why}"))?;
-            let addresses: Vec<SocketAddr> = permitted.into_iter().map(|ip| SocketAddr::new(ip, 0)).collect();
+            let addresses = lookup(&policy, name.as_str(), 0).await?;
             Ok(Box::new(addresses.into_iter()) as reqwest::dns::Addrs)
         })
     }
 }
 
+/// Why there is no address to dial.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unreachable {
+    /// The policy does not allow it.
+    #[error("{0}")]
+    Refused(String),
+    /// The name cannot be resolved now.
+    #[error("{0}")]
+    Unresolved(String),
+}
+
+/// The addresses of a host that the policy permits: to be dialled by others than this crate. An address counts in
+/// whatever spelling.
+///
+/// # Errors
+/// When there is none.
+pub async fn resolve(policy: &Policy, host: &str, port: u16) -> Result<Vec<SocketAddr>, Unreachable> {
+    let bracketed = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
+    let malformed = || Unreachable::Refused(format!("{host:?} is no host"));
+    let url = reqwest::Url::parse(&format!("https://{bracketed}/")).map_err(|_| malformed())?;
+    match policy::check_url(policy, &url).map_err(|why| Unreachable::Refused(why.to_string()))? {
+        Some(name) => lookup(policy, name, port).await,
+        None => {
+            let text = url.host_str().unwrap_or_default();
+            let address = text.trim_start_matches('[').trim_end_matches(']').parse().map_err(|_| malformed())?;
+            Ok(vec![SocketAddr::new(address, port)])
+        }
+    }
+}
+
+/// The addresses of a name that the policy permits.
+async fn lookup(policy: &Policy, name: &str, port: u16) -> Result<Vec<SocketAddr>, Unreachable> {
+    let found = tokio::net::lookup_host((name, port)).await;
+    let found = found.map_err(|error| Unreachable::Unresolved(format!("{name} cannot be resolved: {error}")))?;
+    let found: Vec<_> = found.map(|address| address.ip()).collect();
+    if found.is_empty() {
+        return Err(Unreachable::Unresolved(format!("{name} has no address")));
+    }
+    let permitted =
+        policy::permitted(policy, &found).map_err(|why| Unreachable::Refused(format!("{name} resolves to {why}")))?;
+    Ok(permitted.into_iter().map(|ip| SocketAddr::new(ip, port)).collect())
+}
+
 impl Network {
     /// No connection yet.
     pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// No connection yet; pauses are measured by this clock.
+    pub fn timed_by(clock: Arc<dyn Clock>) -> Self {
         // Fails when a provider is installed already: reqwest is content with any.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        Self::default()
+        Self { clients: Mutex::default(), gates: Mutex::default(), sessions: Sessions::default(), clock }
     }
 
     fn client(&self, endpoint: &EndpointConfig) -> Result<reqwest::Client, String> {
@@ -199,25 +252,28 @@ impl Network {
         gates.entry(key).or_insert_with(|| Arc::new(Gate::new(endpoint.concurrency))).clone()
     }
 
-    /// The keys that sign, after the role was assumed where there is one.
+    /// The keys that sign, after roles were assumed where there are any.
     async fn keys(&self, endpoint: &EndpointConfig) -> Result<Option<AwsKeys>, String> {
-        let Credential::Aws { keys, role, scope } = &endpoint.credential else { return Ok(None) };
-        let Some(role) = role else { return Ok(Some(keys.clone())) };
-        let ask = |origin: Origin, request: WireRequest| {
-            let mut sts = EndpointConfig::at("sts", origin, endpoint.policy.clone());
-            sts.timeout = sts.timeout.min(endpoint.timeout);
-            sts.max_response = 64 << 10;
-            // Other certificates than the system's are those of a private cloud, token service included.
-            sts.ca = role.sts.as_ref().and(endpoint.ca.clone());
-            async move {
-                let limit = sts.timeout;
-                let answer = tokio::time::timeout(limit, self.once(&sts, &request)).await;
-                answer.unwrap_or_else(|_| {
-                    Err(TransportError::NoAnswer(format!("no answer within {} s", limit.as_secs_f64())))
-                })
-            }
-        };
-        self.sessions.keys(keys, role, &scope.region, ask).await.map(Some)
+        let Credential::Aws { keys, roles, scope } = &endpoint.credential else { return Ok(None) };
+        let mut keys = keys.clone();
+        for role in roles {
+            let ask = |origin: Origin, request: WireRequest| {
+                let mut sts = EndpointConfig::at("sts", origin, endpoint.policy.clone());
+                sts.timeout = sts.timeout.min(endpoint.timeout);
+                sts.max_response = 64 << 10;
+                // Other certificates than the system's are those of a private cloud, token service included.
+                sts.ca = role.sts.as_ref().and(endpoint.ca.clone());
+                async move {
+                    let limit = sts.timeout;
+                    let answer = tokio::time::timeout(limit, self.once(&sts, &request)).await;
+                    answer.unwrap_or_else(|_| {
+                        Err(TransportError::NoAnswer(format!("no answer within {} s", limit.as_secs_f64())))
+                    })
+                }
+            };
+            keys = self.sessions.keys(&keys, role, &scope.region, ask).await?;
+        }
+        Ok(Some(keys))
     }
 
     /// Sends a request as it is, once.
@@ -259,7 +315,7 @@ fn permitted(endpoint: &EndpointConfig) -> Result<(), TransportError> {
 impl Transport for Network {
     async fn admit(&self, endpoint: &EndpointConfig) -> Result<Admitted, TransportError> {
         permitted(endpoint)?;
-        let admitted = self.gate(endpoint).admit(endpoint.rate).await;
+        let admitted = self.gate(endpoint).admit(endpoint.rate, &*self.clock).await;
         let admitted = admitted.map_err(|why| TransportError::NotSent(format!("{}: {why}", endpoint.origin)))?;
         // So that nothing takes time any more once the request may go.
         self.keys(endpoint).await.map_err(TransportError::NotSent)?;
@@ -295,7 +351,7 @@ impl Transport for Network {
                     _ => false,
                 };
                 match pauses.next().filter(|_| again) {
-                    Some(pause) => tokio::time::sleep(*pause).await,
+                    Some(pause) => self.clock.sleep_until(self.clock.now() + *pause).await,
                     None => return answer,
                 }
             }
@@ -304,11 +360,11 @@ impl Transport for Network {
             Ok(answer) => answer,
             Err(_) => Err(TransportError::NoAnswer(format!("{} did not answer within {seconds} s", endpoint.origin))),
         };
-        self.gate(endpoint).learn(endpoint.protocol, &answer);
-        if let (Ok(response), Credential::Aws { keys, role: Some(role), scope }) = (&answer, &endpoint.credential)
+        self.gate(endpoint).learn(endpoint.protocol, &answer, self.clock.now());
+        if let (Ok(response), Credential::Aws { keys, roles, scope }) = (&answer, &endpoint.credential)
             && aws::session_refused(response)
         {
-            self.sessions.forget(keys, role, &scope.region).await;
+            self.sessions.forget(keys, roles, &scope.region).await;
         }
         answer
     }

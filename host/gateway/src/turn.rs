@@ -1,15 +1,17 @@
 //! Requests of one turn, checked, sent and recorded.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
 
 use capstan_api::ObjectKey;
 use capstan_core::contract::Effect;
 use capstan_core::turn::TurnInput;
 use sha2::{Digest, Sha256};
+use tokio::time::Instant;
 use tracing::Instrument;
 
+use crate::clock::{Clock, RealTime};
 use crate::endpoint::{self, Asker, Declared, EndpointConfig, Endpoints};
 use crate::ledger::{self, Exchange, Ledger};
 use crate::recording::{Recorded, RecordedAnswer};
@@ -42,8 +44,6 @@ pub struct TurnScope {
     pub module: String,
     /// The object that the turn is about; its namespace is the tenant.
     pub object: ObjectKey,
-    /// Endpoints that the object names itself: manifest name to namespace and name of the Endpoint object.
-    pub chosen: BTreeMap<String, (String, String)>,
     /// What the guest is told: where manifests look for what an object says of its endpoint.
     pub input: Option<Arc<TurnInput>>,
     /// What the turn may use.
@@ -67,6 +67,7 @@ pub struct Gateway {
     transport: Arc<dyn Transport>,
     ledger: Ledger,
     shared: Shared,
+    clock: Arc<dyn Clock>,
     recorder: Option<Recorder>,
 }
 
@@ -76,7 +77,21 @@ type Recorder = Box<dyn Fn(&Recorded) + Send + Sync>;
 impl Gateway {
     /// A gateway over configured endpoints and a way to reach them.
     pub fn new(endpoints: Arc<dyn Endpoints>, transport: Arc<dyn Transport>) -> Self {
-        Self { endpoints, transport, ledger: Ledger::default(), shared: Shared::default(), recorder: None }
+        Self {
+            endpoints,
+            transport,
+            ledger: Ledger::default(),
+            shared: Shared::default(),
+            clock: Arc::new(RealTime),
+            recorder: None,
+        }
+    }
+
+    /// Measures time by this clock: how old a shared answer is, and how long a turn lasts.
+    #[must_use]
+    pub fn timed_by(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.clock = clock;
+        self
     }
 
     /// Also tells each exchange, without secrets, to whoever records.
@@ -98,9 +113,10 @@ impl Gateway {
             declared: declared.to_vec(),
             resolved: BTreeMap::new(),
             scope,
-            began: Instant::now(),
+            began: self.clock.now(),
             sent: 0,
             change: None,
+            recorded: None,
         }
     }
 }
@@ -115,6 +131,8 @@ pub struct Session {
     sent: u32,
     /// The changing request of the current call.
     change: Option<Effect>,
+    /// What was exchanged since it was last asked for, where it is recorded.
+    recorded: Option<Mutex<Vec<Recorded>>>,
 }
 
 /// A request that may be sent.
@@ -129,6 +147,17 @@ impl Session {
     pub fn begin_call(&mut self) {
         self.change = None;
         self.resolved.clear();
+    }
+
+    /// From here on exchanges are kept. Nothing is answered from what another object was told, as a replay could not.
+    pub fn start_recording(&mut self) {
+        self.recorded = Some(Mutex::default());
+    }
+
+    /// What was exchanged since this was last asked, without secrets.
+    pub fn take_recorded(&mut self) -> Vec<Recorded> {
+        let recorded = self.recorded.as_mut().map(|r| r.get_mut().unwrap_or_else(PoisonError::into_inner));
+        recorded.map(std::mem::take).unwrap_or_default()
     }
 
     /// What is known of the current call's changing request.
@@ -169,7 +198,7 @@ impl Session {
         }
         // Until the answer is here, and if this future is dropped on the way, nobody knows.
         self.change = Some(Effect::Unknown);
-        self.gateway.shared.changed(&self.scope.object);
+        self.gateway.shared.changed(&self.scope.object, self.gateway.clock.now());
         let (at, began) = (SystemTime::now(), Instant::now());
         let answer = self.exchange(call, &request, &checked).await;
         drop(admitted);
@@ -179,7 +208,7 @@ impl Session {
             _ => Effect::Unknown,
         };
         self.change = Some(effect);
-        self.gateway.shared.changed(&self.scope.object);
+        self.gateway.shared.changed(&self.scope.object, self.gateway.clock.now());
         self.record(call, &request, &checked, &answer, (at, began), Some(effect));
         self.finish(&checked, answer)
     }
@@ -213,7 +242,7 @@ impl Session {
     }
 
     fn check(&mut self, call: Call<'_>, request: &Request) -> Result<Checked, HttpError> {
-        if self.sent >= self.scope.limits.requests || self.began.elapsed() > self.scope.limits.time {
+        if self.sent >= self.scope.limits.requests || self.gateway.clock.now() - self.began > self.scope.limits.time {
             return Err(HttpError::BudgetSpent);
         }
         let endpoint = self.endpoint(&request.endpoint)?;
@@ -232,6 +261,13 @@ impl Session {
             .changes(request.method, &request.query, &request.headers, &wire.body)
             .map_err(HttpError::Denied)?
             && !endpoint.read_operations.iter().any(|read| read.is(request.method, &request.path));
+        if changes && self.declared.iter().any(|declared| declared.name == request.endpoint && declared.read_only) {
+            return Err(HttpError::Denied(format!(
+                "nothing is changed through endpoint {}, and {} {} is not among the reads that spec.grants.readOperations \
+                 of ProviderModule {} lists",
+                request.endpoint, request.method, request.path, self.scope.module
+            )));
+        }
         self.sent += 1;
         tracing::trace!(call = call.name, endpoint = endpoint.name, changes, "request accepted");
         Ok(Checked { endpoint, wire, changes })
@@ -246,7 +282,7 @@ impl Session {
         let asker = Asker {
             module: &scope.module,
             namespace: &scope.object.namespace,
-            chosen: &scope.chosen,
+            declared: &self.declared,
             input: scope.input.as_deref(),
         };
         let config = endpoint::resolve(&*self.gateway.endpoints, &asker, declared).map_err(HttpError::NotSent)?;
@@ -256,14 +292,15 @@ impl Session {
     }
 
     async fn read(&self, call: Call<'_>, request: &Request, checked: Checked) -> Result<Response, HttpError> {
-        let Some(max_age) = request.max_age.filter(|age| *age > 0) else {
+        let Some(max_age) = request.max_age.filter(|age| *age > 0 && self.recorded.is_none()) else {
             return self.read_now(call, request, &checked).await.1;
         };
         let shared = &self.gateway.shared;
-        let place = shared.place(read_key(&self.scope.object.namespace, &checked));
+        let place = shared.place(read_key(&self.scope.object.namespace, &checked), self.gateway.clock.now());
         let mut answer = place.lock().await;
         let max_age = Duration::from_millis(max_age);
-        if let Some(response) = answer.as_ref().and_then(|a| shared.serves(a, max_age, &self.scope.object)) {
+        let now = self.gateway.clock.now();
+        if let Some(response) = answer.as_ref().and_then(|a| shared.serves(a, max_age, &self.scope.object, now)) {
             return Ok(response);
         }
         let (asked, result) = self.read_now(call, request, &checked).await;
@@ -279,7 +316,7 @@ impl Session {
     ) -> (Instant, Result<Response, HttpError>) {
         let (at, began) = (SystemTime::now(), Instant::now());
         let admitted = self.gateway.transport.admit(&checked.endpoint).await;
-        let asked = Instant::now();
+        let asked = self.gateway.clock.now();
         let answer = match admitted {
             Ok(_admitted) => self.exchange(call, request, checked).await,
             Err(error) => Err(error),
@@ -329,20 +366,27 @@ impl Session {
         let (module, object) = (&self.scope.module, &self.scope.object);
         let (method, endpoint) = (request.method.as_str(), &request.endpoint);
         let hidden = ledger::hidden(request, &checked.endpoint.credential);
-        if let Some(recorder) = &self.gateway.recorder {
+        if self.gateway.recorder.is_some() || self.recorded.is_some() {
             let shown = match answer {
                 Ok(response) => Ok(shown(&hidden, response.clone())),
                 Err(TransportError::NotSent(why)) => Err(TransportError::NotSent(hidden.text(why))),
                 Err(TransportError::NoAnswer(why)) => Err(TransportError::NoAnswer(hidden.text(why))),
                 Err(TransportError::TooLarge(max)) => Err(TransportError::TooLarge(*max)),
             };
-            recorder(&Recorded {
+            let recorded = Recorded {
                 call: call.name.to_owned(),
                 endpoint: endpoint.clone(),
                 method: method.to_owned(),
                 target: checked.wire.target.clone(),
+                body: hidden.text(&ledger::shown_body(request)),
                 answer: RecordedAnswer::of(&shown),
-            });
+            };
+            if let Some(recorder) = &self.gateway.recorder {
+                recorder(&recorded);
+            }
+            if let Some(kept) = &self.recorded {
+                kept.lock().unwrap_or_else(PoisonError::into_inner).push(recorded);
+            }
         }
         let (outcome, response) = match answer {
             Ok(r) => (Ok((r.status, hidden.text(&r.status_text))), ledger::shown_response(&hidden, &r.body)),
@@ -362,6 +406,7 @@ impl Session {
             response,
             effect,
         };
+        tracing::debug!(?object, ?exchange, "on record");
         self.gateway.ledger.record(object, exchange);
     }
 

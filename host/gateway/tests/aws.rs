@@ -63,7 +63,7 @@ fn endpoint(origin: &str, service: &str, keys: &Keys, role: Option<AssumeRole>) 
     if let Some(token) = &keys.token {
         data.insert("SessionToken".into(), token.clone().into());
     }
-    let kind = CredentialKind::Aws { region: None, role };
+    let kind = CredentialKind::Aws { region: None, roles: role.into_iter().collect() };
     let source = CredentialSource { secret: ("ns".into(), "aws".into()), kind };
     let scope = SigningScope { service: service.into(), region: "us-east-1".into() };
     let policy = Arc::new(Policy::new(["127.0.0.1"], []).unwrap());
@@ -117,6 +117,8 @@ async fn user(moto: &Moto) -> (Keys, AssumeRole) {
         session_name: "capstan".into(),
         external_id: Some("agreed".into()),
         seconds: 900,
+        policy: None,
+        policy_arns: vec![],
         sts: Some(Origin::parse(&moto.origin).unwrap()),
     };
     (keys, role)

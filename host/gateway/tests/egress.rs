@@ -3,7 +3,6 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use capstan_api::ObjectKey;
@@ -62,7 +61,6 @@ fn session(world: &Arc<World>) -> (Arc<Gateway>, Session) {
     let scope = TurnScope {
         module: "m".into(),
         object: ObjectKey::new("g", "K", "tenant", "o"),
-        chosen: BTreeMap::new(),
         input: None,
         limits: Limits::default(),
     };
@@ -154,7 +152,6 @@ async fn a_recording_answers_the_same_requests_again_and_holds_no_secret() {
         let scope = TurnScope {
             module: "m".into(),
             object: ObjectKey::new("g", "K", "tenant", "o"),
-            chosen: BTreeMap::new(),
             input: None,
             limits: Limits::default(),
         };

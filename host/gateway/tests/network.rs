@@ -99,6 +99,31 @@ async fn a_post_without_a_body_has_the_length_zero() {
 }
 
 #[tokio::test]
+async fn others_are_told_which_addresses_to_dial() {
+    use capstan_gateway::{Unreachable, resolve};
+    let policy = Policy::new(["127.0.0.0/8", "::1"], []).unwrap();
+    let dialled = async |host: &str| {
+        let found = resolve(&policy, host, 6443).await;
+        found.map(|all| all.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "))
+    };
+    for host in ["127.0.0.1", "2130706433", "0x7f.1", "0177.0.0.1"] {
+        assert_eq!(dialled(host).await.as_deref(), Ok("127.0.0.1:6443"), "{host}");
+    }
+    assert_eq!(dialled("::1").await.as_deref(), Ok("[::1]:6443"));
+    assert!(dialled("localhost").await.unwrap().contains("6443"));
+    for host in ["169.254.169.254", "2852039166", "::ffff:169.254.169.254", "10.0.0.1", "0x0a.1", "fd00::1", "a b", ""]
+    {
+        assert!(matches!(dialled(host).await, Err(Unreachable::Refused(_))), "{host}");
+    }
+    let told = dialled("10.0.0.1").await.unwrap_err().to_string();
+    assert!(told.contains("10.0.0.1 is a private address and no EgressPolicy lists it"), "{told}");
+    let nothing = Policy::default();
+    let told = resolve(&nothing, "localhost", 1).await.unwrap_err().to_string();
+    assert!(told.starts_with("localhost resolves to"), "{told}");
+    assert!(matches!(resolve(&nothing, "no-such-name.invalid", 1).await, Err(Unreachable::Unresolved(_))));
+}
+
+#[tokio::test]
 async fn a_path_of_the_origin_comes_first() {
     let (origin, seen) = server("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").await;
     exchange(&endpoint(&format!("{origin}/base/")), request(Method::Get, "/a%2Fb?x=%26", "")).await.unwrap();

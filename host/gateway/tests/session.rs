@@ -2,7 +2,6 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -72,7 +71,6 @@ fn session(gateway: &Arc<Gateway>, object: &str) -> Session {
     let scope = TurnScope {
         module: "m".into(),
         object: key(object),
-        chosen: BTreeMap::new(),
         input: None,
         limits: Limits { requests: 5, ..Limits::default() },
     };
@@ -121,6 +119,17 @@ async fn endpoints_are_those_of_the_manifest_and_the_configuration() {
     assert_eq!(answer.headers, [("etag".to_owned(), "1".to_owned())]);
     let endpoint = transport.endpoints.lock().unwrap()[0].clone();
     assert_eq!((endpoint.timeout, endpoint.max_response), (Duration::from_secs(7), 99));
+}
+
+#[tokio::test]
+async fn nothing_is_changed_through_a_read_only_endpoint() {
+    let (gateway, transport) = gateway();
+    let scope = TurnScope { module: "m".into(), object: key("a"), input: None, limits: Limits::default() };
+    let mut session = gateway.session(scope, &[Declared { read_only: true, ..Declared::named("api") }]);
+    let refused = session.send(create(), request(Method::Post)).await.unwrap_err().to_string();
+    assert!(refused.contains("endpoint api") && refused.contains("ProviderModule m"), "{refused}");
+    assert!(session.send(create(), request(Method::Get)).await.is_ok());
+    assert_eq!(transport.endpoints.lock().unwrap().len(), 1);
 }
 
 #[tokio::test]

@@ -70,6 +70,8 @@ pub struct EngineConfig {
     pub slots_per_tenant: u32,
     /// Threads that run guests.
     pub threads: usize,
+    /// Directory for recordings of turns about objects that ask for it ([`crate::recording`]); `None`: none are made.
+    pub recordings: Option<PathBuf>,
 }
 
 impl EngineConfig {
@@ -91,6 +93,7 @@ impl EngineConfig {
             slots: 128,
             slots_per_tenant: 64,
             threads: cores.clamp(1, 4),
+            recordings: None,
         }
     }
 }

@@ -46,7 +46,7 @@ pub struct Manifest {
     /// Endpoints that the guest may name.
     #[serde(default)]
     pub endpoints: Vec<Endpoint>,
-    /// How Secrets that users' objects name already become the credential of an endpoint.
+    /// How Endpoints, Secrets and identities that objects name become the credential of an endpoint.
     #[serde(default)]
     pub credentials: Vec<CredentialReference>,
     /// JSON pointers of the spec from which a Secret, ConfigMap, Endpoint or identity may be named.
@@ -75,6 +75,10 @@ pub struct Kinds {
     /// The InfraMachine, BootstrapConfig or ControlPlane.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine: Option<String>,
+    /// Identities: cluster-scoped kinds by which the operator lends credentials to namespaces. The host reads them; no
+    /// guest is asked about them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub identities: Vec<String>,
 }
 
 /// An endpoint that the guest may name.
@@ -104,6 +108,10 @@ pub struct Endpoint {
     /// Reads that use POST, each to be granted by the operator.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub read_operations: Vec<ReadOperation>,
+    /// Nothing is changed through it: a request that is no read is refused, and however long one may take, absence is
+    /// believed no later for it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub read_only: bool,
 }
 
 /// Limits that the provider asks for.
@@ -134,7 +142,7 @@ pub struct Crd {
     /// Short names.
     #[serde(default)]
     pub short_names: Vec<String>,
-    /// `Namespaced`.
+    /// `Namespaced`; `Cluster` for identities.
     #[serde(default = "namespaced")]
     pub scope: String,
     /// Whether a Template kind belongs to it.
@@ -280,10 +288,17 @@ impl Manifest {
         if !is_dns_name(&self.kinds.group) {
             return Err(format!("has kinds.group {:?}, which is no DNS name", self.kinds.group));
         }
-        for (field, kind) in [("cluster", &self.kinds.cluster), ("machine", &self.kinds.machine)] {
-            if let Some(kind) = kind.as_ref().filter(|kind| !is_kind(kind)) {
+        let kinds = [("cluster", &self.kinds.cluster), ("machine", &self.kinds.machine)];
+        let identities = self.kinds.identities.iter().map(|kind| ("identities", kind));
+        for (field, kind) in
+            kinds.into_iter().filter_map(|(field, kind)| Some((field, kind.as_ref()?))).chain(identities)
+        {
+            if !is_kind(kind) {
                 return Err(format!("has kinds.{field} {kind:?}, which is no CamelCase kind"));
             }
+        }
+        if self.role != Role::Infrastructure && !self.kinds.identities.is_empty() {
+            return Err("has kinds.identities, which only the role infrastructure may have".to_owned());
         }
         match (self.role, &self.kinds.cluster, &self.kinds.machine) {
             (Role::Infrastructure, None, None) => return Err("has neither kinds.cluster nor kinds.machine".to_owned()),
@@ -332,20 +347,63 @@ impl Manifest {
     }
 
     fn check_credential(&self, credential: &CredentialReference) -> Result<(), String> {
-        let (at, endpoint) = (&credential.at, &credential.endpoint);
-        if credential.kind != "Secret" {
-            return Err(format!("has a credential at {at} of kind {:?}; it has to be Secret", credential.kind));
-        }
+        let at = &credential.at;
+        let this = format!("a credential at {at} of kind {:?}", credential.kind);
         if !self.object_references.contains(at) {
-            return Err(format!("has a credential at {at:?}, which is not one of its objectReferences"));
+            return Err(format!("has {this}, whose `at` is not one of its objectReferences"));
         }
-        if !self.endpoints.iter().any(|declared| declared.name == *endpoint) {
-            return Err(format!("has a credential at {at} of endpoint {endpoint:?}, which it does not declare"));
+        let role = credential.role.as_ref();
+        let named = credential.endpoint.iter().chain(role.and_then(|role| role.endpoint.as_ref()));
+        if let Some(endpoint) = named.into_iter().find(|name| !self.endpoints.iter().any(|e| e.name == **name)) {
+            return Err(format!("has {this} of endpoint {endpoint:?}, which it does not declare"));
         }
-        if credential.header.is_empty() {
-            return Err(format!("has a credential at {at} that says nothing of how it is used (`header`)"));
+        let has_origin = credential.origin.is_some() || credential.ca.is_some();
+        let how = usize::from(!credential.header.is_empty()) + usize::from(credential.aws);
+        let of_identity = [&credential.secret, &credential.source, &credential.allowed_namespaces];
+        let refused = |why: &str| Err(format!("has {this}, {why}"));
+        match credential.kind.as_str() {
+            "Endpoint" if how > 0 || has_origin => return refused("which says itself how it is used"),
+            "Endpoint" | "Secret" if role.is_some() || of_identity.iter().any(|field| field.is_some()) => {
+                return refused("which has no secret, source, role and allowedNamespaces");
+            }
+            "Endpoint" => {}
+            kind if kind != "Secret" && !identities_hold(self, kind) => {
+                return refused("which is neither Endpoint nor Secret nor one of its kinds.identities");
+            }
+            "Secret" if how != 1 => return refused("which has to say how it is used: by `header` or by `aws`"),
+            "Secret" => {}
+            _ if credential.allowed_namespaces.is_none() => {
+                return refused("which has to say where it lists the namespaces that may use it (`allowedNamespaces`)");
+            }
+            _ if credential.secret.is_some() == credential.source.is_some() => {
+                return refused(
+                    "which has to say where it names its Secret (`secret`) or the identity before it (`source`)",
+                );
+            }
+            _ if credential.source.is_some() && (how > 0 || has_origin) => {
+                return refused("which is used as the identity before it (`source`) is");
+            }
+            _ if credential.source.is_some() && role.is_none() => return refused("which adds no role to its source"),
+            _ if credential.secret.is_some() && how != 1 => {
+                return refused("which has to say how its Secret is used: by `header` or by `aws`");
+            }
+            _ => {}
         }
-        Ok(())
+        if credential.aws
+            && let Some(endpoint) = self.endpoints.iter().find(|e| credential.is_about(&e.name) && e.signing.is_none())
+        {
+            return refused(&format!("which signs, but endpoint {} has no `signing`", endpoint.name));
+        }
+        let of_role = role.map(|role| {
+            let optional = [&role.session_name, &role.external_id, &role.duration_seconds, &role.inline_policy];
+            let optional = optional.into_iter().chain([&role.policy_arns]).flatten();
+            optional.chain([&role.arn]).collect::<Vec<_>>()
+        });
+        let pointers = of_identity.into_iter().flatten().chain(of_role.into_iter().flatten());
+        match pointers.into_iter().find(|pointer| !pointer.starts_with("/spec/")) {
+            Some(pointer) => refused(&format!("with {pointer:?}, which is no JSON pointer into /spec")),
+            None => Ok(()),
+        }
     }
 
     /// The endpoints as the gateway takes them.
@@ -359,7 +417,8 @@ impl Manifest {
             variables: endpoint.variables.clone(),
             signing: endpoint.signing.clone(),
             read_operations: endpoint.read_operations.clone(),
-            credentials: self.credentials.iter().filter(|c| c.endpoint == endpoint.name).cloned().collect(),
+            read_only: endpoint.read_only,
+            credentials: self.credentials.iter().filter(|c| c.is_about(&endpoint.name)).cloned().collect(),
         };
         self.endpoints.iter().map(declared).collect()
     }
@@ -379,9 +438,14 @@ impl Manifest {
             cluster_kind: self.kinds.cluster.clone(),
             machine_kind: self.kinds.machine.clone(),
             consistency_window: milliseconds(self.consistency_window.0),
-            request_timeout: self.endpoints.iter().map(|e| milliseconds(e.timeout.0)).max().unwrap_or(0),
+            request_timeout: {
+                let changing = self.endpoints.iter().filter(|endpoint| !endpoint.read_only);
+                changing.map(|endpoint| milliseconds(endpoint.timeout.0)).max().unwrap_or(0)
+            },
             workload_objects: self.workload_objects.clone(),
             object_references: self.object_references.clone(),
+            endpoints: self.endpoints.iter().map(|endpoint| endpoint.name.clone()).collect(),
+            credentials: self.credentials.clone(),
         };
         let cluster = self.kinds.cluster.iter().map(|kind| (kind.clone(), served(Duty::InfraCluster)));
         let machine = self.kinds.machine.iter().map(|kind| (kind.clone(), served(machine_duty)));
@@ -429,9 +493,10 @@ pub fn read_crds(section: &[u8], manifest: &Manifest) -> Result<Vec<Crd>, Manife
     }
     let crds: Vec<Crd> = serde_json::from_slice(section).map_err(|e| error(format!("cannot be read: {e}")))?;
     for crd in &crds {
-        check_crd(crd).map_err(error)?;
+        check_crd(crd, identities_hold(manifest, &crd.kind)).map_err(error)?;
     }
-    for kind in manifest.kinds.cluster.iter().chain(&manifest.kinds.machine) {
+    let identities = &manifest.kinds.identities;
+    for kind in manifest.kinds.cluster.iter().chain(&manifest.kinds.machine).chain(identities) {
         if crds.iter().filter(|crd| crd.kind == *kind).count() != 1 {
             return Err(error(format!("must hold the kind {kind}, which the manifest names, once")));
         }
@@ -448,7 +513,11 @@ pub fn read_crds(section: &[u8], manifest: &Manifest) -> Result<Vec<Crd>, Manife
     Ok(crds)
 }
 
-fn check_crd(crd: &Crd) -> Result<(), String> {
+fn identities_hold(manifest: &Manifest, kind: &str) -> bool {
+    manifest.kinds.identities.iter().any(|identity| identity == kind)
+}
+
+fn check_crd(crd: &Crd, identity: bool) -> Result<(), String> {
     let kind = &crd.kind;
     if !is_kind(kind) {
         return Err(format!("has the kind {kind:?}, which is not CamelCase"));
@@ -456,8 +525,12 @@ fn check_crd(crd: &Crd) -> Result<(), String> {
     if !is_dns_label(&crd.plural) || !is_dns_label(&crd.singular) || !crd.short_names.iter().all(|n| is_dns_label(n)) {
         return Err(format!("has a plural, singular or short name of {kind} that is no DNS label"));
     }
-    if crd.scope != "Namespaced" {
-        return Err(format!("has {kind} with the scope {:?}; kinds of providers are Namespaced", crd.scope));
+    let scope = if identity { "Cluster" } else { "Namespaced" };
+    if crd.scope != scope {
+        return Err(format!("has {kind} with the scope {:?}; it has to be {scope}", crd.scope));
+    }
+    if identity && crd.template {
+        return Err(format!("has {kind} with a template; identities have none"));
     }
     if crd.versions.iter().filter(|v| v.storage).count() != 1 {
         return Err(format!("must have exactly one storage version of {kind}"));
@@ -491,92 +564,5 @@ fn is_kind(text: &str) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    fn proxmox() -> Value {
-        json!({
-            "name": "proxmox", "version": "0.3.1", "contract": "0.1", "role": "infrastructure",
-            "kinds": {"group": "infrastructure.cluster.x-k8s.io", "cluster": "ProxmoxCluster", "machine": "ProxmoxMachine"},
-            "contractLabels": {"cluster.x-k8s.io/v1beta2": ["v1alpha2"]},
-            "endpoints": [{"name": "api", "protocol": "rest", "timeout": "30s", "maxResponse": "4Mi"}],
-            "credentials": [], "objectReferences": ["/spec/credentialsRef"], "workloadObjects": [],
-            "consistencyWindow": "5s",
-            "limits": {"memory": "16Mi", "cpu": "200ms", "requestsPerTurn": 64},
-        })
-    }
-
-    fn read(value: &Value) -> Result<Manifest, String> {
-        Manifest::read(value.to_string().as_bytes()).map_err(|e| e.to_string())
-    }
-
-    #[test]
-    fn the_example_of_the_contract_is_read() {
-        let manifest = read(&proxmox()).unwrap();
-        assert_eq!(manifest.limits.memory, Some(Size(16 << 20)));
-        assert_eq!(manifest.declared()[0].timeout, Duration::from_secs(30));
-        let served = manifest.served("m");
-        assert_eq!(served.len(), 2);
-        assert_eq!((served[0].0.as_str(), served[0].1.duty), ("ProxmoxCluster", Duty::InfraCluster));
-        assert_eq!((served[1].1.consistency_window, served[1].1.request_timeout), (5_000, 30_000));
-        let again = read(&serde_json::to_value(&manifest).unwrap()).unwrap();
-        assert_eq!(again, manifest, "what inspect prints can be read again");
-    }
-
-    #[test]
-    fn what_is_wrong_is_named() {
-        let cases: Vec<(&str, Value, &str)> = vec![
-            ("/surprise", json!(1), "surprise"),
-            ("/limits/memry", json!("1Mi"), "memry"),
-            ("/limits/memory", json!("lots"), "lots"),
-            ("/limits/memory", json!("99999999999999Gi"), "99999999999999Gi"),
-            ("/consistencyWindow", json!("5"), "length of time"),
-            ("/consistencyWindow", json!("2h"), "consistencyWindow"),
-            ("/role", json!("cloud"), "cloud"),
-            ("/name", json!("Not A Label"), "Not A Label"),
-            ("/kinds/cluster", json!("lower"), "lower"),
-            ("/kinds/group", json!("bad group"), "bad group"),
-            ("/endpoints/0/timeout", json!("0s"), "endpoint api"),
-            ("/endpoints/0/maxResponse", json!("1Gi"), "endpoint api"),
-            ("/objectReferences/0", json!("/metadata/name"), "/metadata/name"),
-            ("/contractLabels", json!({"cluster.x-k8s.io/v1beta2": []}), "contractLabels"),
-        ];
-        for (pointer, value, named) in cases {
-            let mut manifest = proxmox();
-            let (parent, field) = pointer.rsplit_once('/').unwrap();
-            match manifest.pointer_mut(parent).unwrap() {
-                Value::Array(list) => list[field.parse::<usize>().unwrap()] = value,
-                other => other[field] = value,
-            }
-            let error = read(&manifest).unwrap_err();
-            assert!(error.contains(named), "{pointer}: {error}");
-        }
-        let mut twice = proxmox();
-        twice["endpoints"] = json!([{"name": "a"}, {"name": "a"}]);
-        assert!(read(&twice).unwrap_err().contains("two endpoints"));
-        let mut bootstrap = proxmox();
-        bootstrap["role"] = json!("bootstrap");
-        assert!(read(&bootstrap).unwrap_err().contains("kinds.machine"));
-        assert!(Manifest::read(&vec![b' '; MAX_MANIFEST + 1]).is_err());
-    }
-
-    #[test]
-    fn crds_must_fit_the_manifest() {
-        let manifest = read(&proxmox()).unwrap();
-        let crd = |kind: &str| {
-            json!({"kind": kind, "plural": kind.to_lowercase() + "s", "singular": kind.to_lowercase(), "template": true,
-                   "versions": [{"name": "v1alpha2", "storage": true, "schema": {"type": "object"}}]})
-        };
-        let check = |crds: &Value| read_crds(crds.to_string().as_bytes(), &manifest).map_err(|e| e.to_string());
-        let mut good = json!([crd("ProxmoxCluster"), crd("ProxmoxMachine")]);
-        assert_eq!(check(&good).unwrap().len(), 2);
-        assert!(check(&json!([crd("ProxmoxCluster")])).unwrap_err().contains("ProxmoxMachine"));
-        good[0]["versions"][0]["name"] = json!("v1");
-        assert!(check(&good).unwrap_err().contains("v1alpha2"));
-        good[0]["versions"][0]["storage"] = json!(false);
-        assert!(check(&good).unwrap_err().contains("storage"));
-        good[0]["sope"] = json!("Cluster");
-        assert!(check(&good).unwrap_err().contains("sope"));
-    }
-}
+#[path = "manifest_tests.rs"]
+mod tests;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use capstan_core::contract::Served;
 use capstan_core::turn::TurnInput;
-use capstan_gateway::{Declared, Gateway};
+use capstan_gateway::{Declared, Gateway, Replay};
 use sha2::{Digest, Sha256};
 use wasmtime::component::Component;
 
@@ -14,6 +14,7 @@ use crate::component::{LoadError, Refusal, inspect_bytes};
 use crate::engine::{Engine, Inner};
 use crate::limits::Granted;
 use crate::manifest::{Crd, Manifest};
+use crate::recording::Recording;
 use crate::turn::Turn;
 use crate::v0_1;
 
@@ -30,7 +31,7 @@ pub(crate) struct Loaded {
     pub(crate) limits: Granted,
     manifest: Manifest,
     crds: Vec<Crd>,
-    digest: String,
+    pub(crate) digest: String,
 }
 
 /// Compiled code, bound through the adapter of the contract version that it speaks.
@@ -117,6 +118,30 @@ impl Module {
     /// A sentence for a person when the component cannot be instantiated.
     pub async fn begin(&self, module: &str, input: TurnInput, gateway: &Arc<Gateway>) -> Result<Turn, String> {
         Turn::begin(self.inner.clone(), module, input, gateway).await
+    }
+}
+
+impl Module {
+    /// Runs a recorded turn again, with the recorded answers: the first difference, if there is one.
+    ///
+    /// # Errors
+    /// When the turn cannot be begun.
+    pub async fn replay(&self, recording: &Recording) -> Result<Option<String>, String> {
+        let mut declared = self.inner.declared.clone();
+        // The answers are recorded: nobody's credential is looked for.
+        declared.iter_mut().for_each(|endpoint| endpoint.credentials.clear());
+        let answers = Arc::new(Replay::of(recording.exchanges()));
+        let gateway = Arc::new(Gateway::new(answers.clone(), answers));
+        let input = recording.input.clone();
+        let mut turn = Turn::begin_with(self.inner.clone(), &recording.module, input, &gateway, &declared).await?;
+        turn.start_recording();
+        for (number, call) in recording.calls.iter().enumerate() {
+            let again = turn.call_again(call).await;
+            if let Some(difference) = call.difference(&again) {
+                return Ok(Some(format!("call {} of {}, {difference}", number + 1, recording.calls.len())));
+            }
+        }
+        Ok(None)
     }
 }
 

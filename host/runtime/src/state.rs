@@ -66,6 +66,8 @@ pub(crate) struct State {
     pub(crate) spec: Option<String>,
     pub(crate) known: BTreeMap<String, KnownPart>,
     pub(crate) granted: Granted,
+    /// Fingerprints of secrets whose bytes are not here: in a replay.
+    pub(crate) fingerprints: BTreeMap<String, String>,
     pub(crate) call: String,
     pub(crate) sends: Sends,
     pub(crate) http: Option<mpsc::UnboundedSender<Ask>>,
@@ -86,6 +88,7 @@ impl State {
             spec: None,
             known: BTreeMap::new(),
             granted: Granted::default(),
+            fingerprints: BTreeMap::new(),
             call: "begin".to_owned(),
             sends: Sends::Nothing,
             http: None,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use capstan_core::contract::{Effect, Granted, KnownPart, ProviderError};
 use capstan_core::turn::{Call, Outcome, Reply, TurnInput};
-use capstan_gateway::{Gateway, Session, TurnScope};
+use capstan_gateway::{Declared, Gateway, Session, TurnScope};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tracing::Instrument;
@@ -15,6 +15,7 @@ use wasmtime::{Store, Trap, UpdateDeadline};
 use crate::check;
 use crate::limits::{Broken, Meter, Metered};
 use crate::module::{Code, Loaded};
+use crate::recording::{RecordedCall, Recorder};
 use crate::slots::Slot;
 use crate::state::{Requests, Sends, State, describe};
 
@@ -28,6 +29,8 @@ pub struct Turn {
     instance: Option<(Store<State>, Instance)>,
     violated: Option<String>,
     name: Arc<str>,
+    /// Where and what is recorded of the turn.
+    recorder: Option<Recorder>,
     /// Dropped last: the place is free when the instance is gone.
     _slot: Slot,
 }
@@ -51,6 +54,23 @@ impl Turn {
         input: TurnInput,
         gateway: &Arc<Gateway>,
     ) -> Result<Self, String> {
+        let recorder = Recorder::of(&module, name, &input);
+        let declared = module.declared.clone();
+        let mut turn = Self::begin_with(module, name, input, gateway, &declared).await?;
+        if recorder.is_some() {
+            turn.session.start_recording();
+        }
+        turn.recorder = recorder;
+        Ok(turn)
+    }
+
+    pub(crate) async fn begin_with(
+        module: Arc<Loaded>,
+        name: &str,
+        input: TurnInput,
+        gateway: &Arc<Gateway>,
+        declared: &[Declared],
+    ) -> Result<Self, String> {
         let engine = module.engine.clone();
         let input = Arc::new(input);
         let slot = engine.slots.take(input.subject.namespace()).await.ok_or("the engine is shutting down")?;
@@ -58,7 +78,6 @@ impl Turn {
         let scope = TurnScope {
             module: name.to_owned(),
             object: input.subject.key(),
-            chosen: input.endpoints.clone(),
             input: Some(input.clone()),
             limits: capstan_gateway::Limits {
                 requests: limits.requests,
@@ -66,7 +85,7 @@ impl Turn {
                 ..capstan_gateway::Limits::default()
             },
         };
-        let session = gateway.session(scope, &module.declared);
+        let session = gateway.session(scope, declared);
         let meter = Arc::new(Meter::new(limits.cpu));
         let name: Arc<str> = name.into();
         let memory = usize::try_from(limits.memory).unwrap_or(usize::MAX);
@@ -96,7 +115,8 @@ impl Turn {
             Ok(Err(error)) => return Err(format!("the component cannot be instantiated: {}", explain(&error))),
             Err(error) => return Err(format!("the component cannot be instantiated: {error}")),
         };
-        Ok(Self { module, input, session, meter, instance: Some(instance), violated: None, name, _slot: slot })
+        let instance = Some(instance);
+        Ok(Self { module, input, session, meter, instance, violated: None, name, recorder: None, _slot: slot })
     }
 
     /// Calls the guest. `may_change` is asked right before a changing request is sent; when it says no, the request is
@@ -121,7 +141,26 @@ impl Turn {
             generation = subject.generation(),
             call = name,
         );
-        self.call_described(call, (name, sends), known, granted, may_change).instrument(span).await
+        let asked = self.recorder.is_some().then(|| RecordedCall::asked(&self.input, &call, &known, &granted));
+        let outcome = self.call_described(call, (name, sends), known, granted, may_change).instrument(span).await;
+        if let (Some(recorder), Some(asked)) = (&mut self.recorder, asked) {
+            recorder.push(asked.answered(self.session.take_recorded(), &outcome));
+        }
+        outcome
+    }
+
+    /// One call of a recording: what is recorded of it now.
+    pub(crate) async fn call_again(&mut self, recorded: &RecordedCall) -> RecordedCall {
+        let RecordedCall { call, known, granted, .. } = recorded.clone();
+        if let Some((store, _)) = &mut self.instance {
+            store.data_mut().fingerprints.clone_from(&recorded.fingerprints);
+        }
+        let outcome = self.call(call, known, granted, &|| true).await;
+        recorded.clone().answered(self.session.take_recorded(), &outcome)
+    }
+
+    pub(crate) fn start_recording(&mut self) {
+        self.session.start_recording();
     }
 
     async fn call_described(

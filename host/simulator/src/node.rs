@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use capstan_apiserver::{Database, Durability, Store};
+use capstan_apiserver::{Database, Store};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
@@ -23,6 +23,7 @@ use tokio_util::sync::CancellationToken;
 use crate::api::{self, Api, Https, Trust};
 use crate::files::{DiskFiles, Files};
 use crate::kubeadm::init::{self, ControlPlane};
+use crate::kubeadm::kubelet::Registration;
 use crate::kubeadm::objects::{self, Health};
 use crate::kubeadm::workload::Workload;
 use crate::kubeadm::{Command, KubeadmError, Machine, command, config, join, kubelet};
@@ -294,8 +295,14 @@ impl Node {
                 names.extend(self.options.machine.addresses.iter().map(ToString::to_string));
                 let store = self.open_store(&mut services)?;
                 let workload = Arc::new(Workload::start(store, &pki, &plane.version(), &names)?);
-                kubelet::register(&workload.admin(), role.node.clone(), self.options.machine.lease_seconds, now)
-                    .await?;
+                kubelet::register(
+                    &workload.admin(),
+                    role.node.clone(),
+                    Registration::Again,
+                    self.options.machine.lease_seconds,
+                    now,
+                )
+                .await?;
                 self.serve(&services, workload, plane).await?;
             }
             None => {
@@ -304,8 +311,14 @@ impl Node {
                 let lease_seconds = self.options.machine.lease_seconds;
                 tokio::spawn(async move {
                     // The control plane may come back later than this node.
-                    while let Err(error) =
-                        kubelet::register(&https, node.clone(), lease_seconds, jiff::Timestamp::now()).await
+                    while let Err(error) = kubelet::register(
+                        &https,
+                        node.clone(),
+                        Registration::Again,
+                        lease_seconds,
+                        jiff::Timestamp::now(),
+                    )
+                    .await
                     {
                         tracing::warn!(%error, "the node cannot be registered again; trying on");
                         tokio::select! {
@@ -338,7 +351,7 @@ impl Node {
         if let Some(old) = services.database.take() {
             old.close();
         }
-        let database = Database::open(&path, Durability::Immediate).map_err(other)?;
+        let database = Database::open(&path).map_err(other)?;
         let store = database.store("cluster").map_err(other)?;
         services.database = Some(database);
         Ok(store)

@@ -303,3 +303,41 @@ async fn fifty_clusters_fit_beside_each_other() {
     }
     assert_eq!(addresses.len(), 50);
 }
+
+#[tokio::test]
+async fn machines_of_another_cloud_have_the_addresses_they_are_given() {
+    let cloud = Cloud::start(options()).await;
+    let secrets = Secrets::new();
+    // Of this process alone, so that two runs do not meet.
+    let process = std::process::id();
+    let at = |last: u8| format!("127.{}.{}.{last}", 200 + process / 256 % 50, process % 256);
+    let order = |name: &str, address: &str, data: &str| json!({"name": name, "owner": "pve", "address": address, "providerID": "", "userData": support::base64(data)});
+    let endpoint = format!("{}:6443", at(20));
+    let (status, _) = cloud.call("POST", "machines", Some(order("100.cp", "192.0.2.1", ""))).await;
+    assert_eq!(status, 400, "an address of other computers");
+    let (status, _) =
+        cloud.call("POST", "machines", Some(order("100.cp", &at(20), &secrets.init(&endpoint, "")))).await;
+    assert_eq!(status, 201);
+    let (status, body) = cloud.call("POST", "machines", Some(order("101.w", &at(20), ""))).await;
+    assert_eq!((status, body["error"]["code"].as_str()), (400, Some("InvalidField")), "{body}");
+    assert_eq!(cloud.joined("100.cp").await.unwrap(), "cp");
+
+    let client = secrets.admin(&endpoint);
+    let node = until("the API", async || ask(&client, "GET", "/api/v1/nodes/cp", None).await.ok()).await;
+    assert_eq!(node["spec"].get("providerID"), None, "nobody sets it");
+    assert_eq!(node["status"]["addresses"][0]["address"], at(20));
+    ask(&client, "POST", "/api/v1/namespaces/kube-system/secrets", Some(&secrets.token_secret())).await.unwrap();
+    let mut worker = order("101.w", &at(21), &secrets.join(&endpoint, &secrets.bearer(), &secrets.hash()));
+    worker["providerID"] = json!("other:///zone/i-1");
+    assert_eq!(cloud.call("POST", "machines", Some(worker)).await.0, 201);
+    assert_eq!(cloud.joined("101.w").await.unwrap(), "w");
+    let node = ask(&client, "GET", "/api/v1/nodes/w", None).await.unwrap();
+    assert_eq!(node["spec"]["providerID"], "other:///zone/i-1");
+
+    // It is of this cloud as others are: silence is seen, also for good.
+    assert_eq!(cloud.call("DELETE", "machines/101.w", None).await.0, 202);
+    until("the loss to be seen", async || (ready(&client, "w").await == "Unknown").then_some(())).await;
+    assert_eq!(cloud.call("DELETE", "machines/100.cp", None).await.0, 202);
+    until("the address to be free", async || tokio::net::TcpStream::connect(&endpoint).await.is_err().then_some(()))
+        .await;
+}

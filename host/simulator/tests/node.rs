@@ -98,12 +98,16 @@ async fn two_nodes_make_a_cluster_and_outlive_restarts() {
     let (stop_second, running_second) = start(options(second, "n2"));
     until("n2 to be back", async || (ready(&client, "n2").await == "True").then_some(())).await;
 
-    // The control plane stops and starts with all its objects.
+    // The control plane stops and starts with all its objects, and is the node that it was, whoever has named its provider.
+    let named = serde_json::json!({"spec": {"providerID": "elsewhere://n1"}});
+    ask(&client, "PATCH", "/api/v1/nodes/n1", Some(&named)).await.unwrap();
     stop_first.cancel();
     running_first.await.unwrap();
     assert!(ask(&client, "GET", "/api/v1/nodes", None).await.is_err());
     let (stop_first, running_first) = start(options(first, "n1"));
     until("n2 to be seen again", async || (ready(&client, "n2").await == "True").then_some(())).await;
+    let node = ask(&client, "GET", "/api/v1/nodes/n1", None).await.unwrap();
+    assert_eq!(node["spec"]["providerID"], "elsewhere://n1");
 
     // After a reset the machine can be another node.
     assert_eq!(node::order(second, &["reset".into()]).await, 0);

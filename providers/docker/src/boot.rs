@@ -95,7 +95,7 @@ run() {{ # step
   (cd / && sh "{DIRECTORY}/steps/$1") || end $? "$1"
 }}
 
-# In an image with systemd, such as kindest/node, the container runtime comes up first.
+# In an image with systemd, such as kindest/node, the container runtime comes up with it.
 if [ -d /run/systemd/system ]; then
   waited=0
   while [ ! -S /run/containerd/containerd.sock ] && [ "$waited" -lt 60 ]; do
@@ -109,16 +109,60 @@ fi
     format!("{head}{lines}\nrm -rf steps\nend 0 0\n")
 }
 
-/// kubeadm with the checks left out that no container passes; found before the real one.
+/// kubeadm for a node in a container, found before the real one: without the checks that no container passes, and, where
+/// the bootstrap data says nothing of it, with the settings that a node of kind needs (its container runtime's socket, the
+/// kubelet's cgroups, no garbage collection by the disk of the engine's machine, kube-proxy's hands off conntrack).
 fn kubeadm_wrapper() -> String {
     format!(
         r#"#!/bin/sh
 PATH=${{PATH#{DIRECTORY}/bin:}}
 export PATH
 case "$1" in
-  init|join) exec kubeadm "$@" --ignore-preflight-errors={IGNORED_CHECKS} ;;
+  init|join) ;;
   *) exec kubeadm "$@" ;;
 esac
+verb=$1
+shift
+given=
+own={DIRECTORY}/kubeadm.yaml
+left=$#
+while [ "$left" -gt 0 ]; do
+  word=$1
+  shift
+  left=$((left - 1))
+  case "$word" in
+    --config=*) given=${{word#--config=}} ;;
+    --config) given=$1; shift; left=$((left - 1)) ;;
+    *) set -- "$@" "$word" ;;
+  esac
+done
+if [ -n "$given" ]; then
+  umask 077
+  cat "$given" >"$own" || exit 1
+  umask 022
+  grep -q criSocket "$own" ||
+    sed -i 's|^\( *\)nodeRegistration: *$|&\n\1  criSocket: unix:///run/containerd/containerd.sock|' "$own"
+  if [ "$verb" = init ] && ! grep -q 'kind: *KubeProxyConfiguration' "$own"; then
+    printf '\n---\napiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nconntrack:\n  maxPerCore: 0\n' >>"$own"
+  fi
+  set -- --config "$own" "$@"
+fi
+kubelet=/etc/default/kubelet
+if [ -d "$(dirname "$kubelet")" ]; then
+  had=$(sed -n 's/^KUBELET_EXTRA_ARGS=//p' "$kubelet" 2>/dev/null | tr -d '"')
+  more=$had
+  for flag in --fail-swap-on=false --image-gc-high-threshold=100 --cgroup-root=/kubelet \
+    --runtime-cgroups=/system.slice/containerd.service \
+    '--eviction-hard=nodefs.available<0%,nodefs.inodesFree<0%,imagefs.available<0%'; do
+    name=${{flag#--}}
+    name=${{name%%=*}}
+    case " $had" in *" --$name="*) continue ;; esac
+    [ -n "$given" ] && grep -q "$name" "$own" && continue
+    more="$more $flag"
+  done
+  printf 'KUBELET_EXTRA_ARGS=%s\n' "${{more# }}" >"$kubelet"
+fi
+exec kubeadm "$verb" --ignore-preflight-errors={IGNORED_CHECKS} "$@"
 "#
     )
 }
@@ -202,6 +246,60 @@ mod tests {
         assert!(!root.join("var/lib/capstan/boot/steps").exists());
         let _ = fs::remove_dir_all(&out);
         let _ = fs::remove_dir_all(&root);
+    }
+
+    /// The wrapper in a directory of its own, before a kubeadm that says what it was given.
+    fn wrapped(name: &str, config: &str, kubelet: &str, arguments: &[&str]) -> (String, String) {
+        let root = std::env::temp_dir().join(format!("capstan-kubeadm-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&root);
+        let at = |path: &str| root.join(path).to_str().unwrap().to_owned();
+        for directory in ["boot/bin", "real", "default"] {
+            fs::create_dir_all(root.join(directory)).unwrap();
+        }
+        let program = |path: &str, text: String| {
+            fs::write(root.join(path), text).unwrap();
+            let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+            fs::set_permissions(root.join(path), mode).unwrap();
+        };
+        let wrapper = kubeadm_wrapper().replace(DIRECTORY, &at("boot"));
+        program("boot/bin/kubeadm", wrapper.replace("/etc/default/kubelet", &at("default/kubelet")));
+        program("real/kubeadm", "#!/bin/sh\necho \"$@\"\n[ \"$3\" = --config ] && cat \"$4\"\n".to_owned());
+        fs::write(root.join("config"), config).unwrap();
+        fs::write(root.join("default/kubelet"), kubelet).unwrap();
+        let path = format!("{}:{}:{}", at("boot/bin"), at("real"), std::env::var("PATH").unwrap());
+        let arguments = arguments.iter().map(|word| word.replace("CONFIG", &at("config")));
+        let output = Command::new(root.join("boot/bin/kubeadm")).args(arguments).env("PATH", path).output().unwrap();
+        let said = String::from_utf8(output.stdout).unwrap().replace(root.to_str().unwrap(), "");
+        let kubelet = fs::read_to_string(root.join("default/kubelet")).unwrap();
+        let _ = fs::remove_dir_all(&root);
+        (said, kubelet)
+    }
+
+    #[test]
+    fn kubeadm_gets_what_a_node_in_a_container_needs() {
+        let config = "kind: InitConfiguration\nnodeRegistration:\n  name: m\n";
+        let arguments = ["init", "--config", "CONFIG", "-v", "2"];
+        let (said, kubelet) = wrapped("init", config, "KUBELET_EXTRA_ARGS=\"--runtime-cgroups=/x\"\n", &arguments);
+        let ignored = format!("--ignore-preflight-errors={IGNORED_CHECKS}");
+        assert_eq!(said.lines().next().unwrap(), format!("init {ignored} --config /boot/kubeadm.yaml -v 2"));
+        assert!(said.contains("nodeRegistration:\n  criSocket: unix:///run/containerd/containerd.sock\n  name: m\n"));
+        assert!(said.ends_with("---\napiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nconntrack:\n  maxPerCore: 0\n"));
+        assert!(kubelet.starts_with("KUBELET_EXTRA_ARGS=--runtime-cgroups=/x --fail-swap-on=false "), "{kubelet}");
+        assert!(kubelet.contains(" --cgroup-root=/kubelet ") && kubelet.trim_end().ends_with("imagefs.available<0%"));
+        assert_eq!(kubelet.matches("runtime-cgroups").count(), 1);
+    }
+
+    #[test]
+    fn what_the_bootstrap_data_says_stays() {
+        let config = "nodeRegistration:\n  criSocket: unix:///x\n  kubeletExtraArgs:\n  - name: eviction-hard\n    value: a\n\
+                      ---\nkind: KubeProxyConfiguration\n";
+        let (said, kubelet) = wrapped("given", config, "", &["init", "--config=CONFIG"]);
+        assert!(said.ends_with(config), "{said}");
+        assert!(!kubelet.contains("eviction-hard") && kubelet.contains("--fail-swap-on=false"), "{kubelet}");
+        let (said, _) = wrapped("join", "nodeRegistration:\n  name: m\n", "", &["join", "--config", "CONFIG"]);
+        assert!(!said.contains("KubeProxyConfiguration") && said.contains("criSocket"), "{said}");
+        let (said, kubelet) = wrapped("other", "", "", &["version", "--config", "CONFIG"]);
+        assert_eq!((said.as_str(), kubelet.as_str()), ("version --config /config\n", ""));
     }
 
     #[test]

@@ -9,8 +9,8 @@ use capstan_provider::{
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    load_balancer::{LOAD_BALANCER, LoadBalancer, LoadBalancerState},
-    network::{NETWORK, Network, NetworkState},
+    load_balancer::{Front, LOAD_BALANCER, LoadBalancer, LoadBalancerState, network},
+    network::Network,
 };
 
 /// Port of the API server, on the load balancer and on the machines.
@@ -21,6 +21,9 @@ pub const API_PORT: u16 = 6443;
 #[serde(rename_all = "camelCase", default)]
 #[kind(name = "DockerCluster", version = "v1beta2", status = DockerClusterStatus)]
 pub struct DockerCluster {
+    /// Where the API server is reached: the user's, or as it was told once.
+    #[schema(hidden)]
+    pub control_plane_endpoint: Option<Endpoint>,
     /// Names that machines may be given as failure domains; on one engine they mean nothing.
     #[schema(map_key = "name", max_items = 100)]
     pub failure_domains: Vec<Domain>,
@@ -29,6 +32,16 @@ pub struct DockerCluster {
     /// A Docker network that is there already, such as `kind`. One of the cluster's own is made if absent.
     #[schema(min_length = 1, max_length = 63, pattern = "^[a-zA-Z0-9][a-zA-Z0-9_.-]*$", immutable)]
     pub network: Option<String>,
+}
+
+/// A host and a port; empty and 0 where they are not given.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Endpoint {
+    /// Name or address.
+    pub host: String,
+    /// Port.
+    pub port: i64,
 }
 
 /// A name for a place.
@@ -102,6 +115,13 @@ impl PartsOf for DockerCluster {
                 "templates of the configuration are not filled in: leave it out",
             ));
         }
+        let host = |spec: &Self| spec.control_plane_endpoint.clone().unwrap_or_default().host;
+        if old.is_some_and(|old| !host(old).is_empty() && old.control_plane_endpoint != new.control_plane_endpoint) {
+            violations.push(Violation::new(
+                "/spec/controlPlaneEndpoint",
+                "certificates and kubeconfigs name it: it cannot change any more",
+            ));
+        }
         if old.is_some_and(|old| old.network != new.network) {
             violations.push(Violation::new("/spec/network", "containers cannot move to another network"));
         }
@@ -111,35 +131,16 @@ impl PartsOf for DockerCluster {
 
 impl ClusterKind for DockerCluster {
     fn report(ctx: &Context<Self>) -> Result<ClusterFacts> {
-        let network: Option<NetworkState> = ctx.known(NETWORK).map(|known| known.state()).transpose()?.flatten();
+        let network = network(ctx)?;
         let balancer: Option<LoadBalancerState> =
             ctx.known(LOAD_BALANCER).map(|known| known.state()).transpose()?.flatten();
+        let front = network.as_ref().map(|network| Front::of(&ctx.spec, network));
         let address = balancer.as_ref().and_then(|balancer| balancer.address.clone());
-        let available = match &balancer {
-            Some(balancer) if balancer.running && balancer.loaded => {
-                Condition::new("LoadBalancerAvailable", Some(true), "LoadBalancerAvailable", "")
-            }
-            Some(balancer) if balancer.running => Condition::new(
-                "LoadBalancerAvailable",
-                Some(false),
-                "LoadBalancerConfiguring",
-                format!("container {} has not loaded its configuration yet", balancer.name),
-            ),
-            Some(balancer) => Condition::new(
-                "LoadBalancerAvailable",
-                Some(false),
-                "LoadBalancerNotRunning",
-                format!("container {} does not run: {}", balancer.name, balancer.trouble),
-            ),
-            None => Condition::new(
-                "LoadBalancerAvailable",
-                Some(false),
-                "LoadBalancerNotMade",
-                "there is no load balancer yet",
-            ),
-        };
+        let endpoint = front.as_ref().and_then(|front| {
+            Some(HostPort { host: front.host.clone().or_else(|| address.clone())?, port: front.port })
+        });
         Ok(ClusterFacts {
-            control_plane_endpoint: address.map(|host| HostPort { host, port: API_PORT }),
+            control_plane_endpoint: endpoint,
             failure_domains: ctx
                 .spec
                 .failure_domains
@@ -150,11 +151,36 @@ impl ClusterKind for DockerCluster {
                     attributes: domain.attributes.clone().into_iter().collect(),
                 })
                 .collect(),
-            conditions: vec![available],
+            conditions: vec![available(balancer.as_ref(), front.as_ref())],
             status: json::text(&DockerClusterStatus {
                 network: network.map(|network| network.name),
                 load_balancer: balancer.map(|balancer| balancer.name),
             })?,
         })
     }
+}
+
+fn available(balancer: Option<&LoadBalancerState>, front: Option<&Front>) -> Condition {
+    let kind = "LoadBalancerAvailable";
+    let no = |code: &str, message: String| Condition::new(kind, Some(false), code, message);
+    let Some(balancer) = balancer else { return no("LoadBalancerNotMade", "there is no load balancer yet".to_owned()) };
+    let name = &balancer.name;
+    if !balancer.running {
+        let trouble = if balancer.trouble.is_empty() { "" } else { ": " };
+        return no("LoadBalancerNotRunning", format!("container {name} does not run{trouble}{}", balancer.trouble));
+    }
+    let wanted = front.filter(|front| !front.published).and_then(|front| front.host.as_ref());
+    if let (Some(wanted), Some(has)) = (wanted, &balancer.address)
+        && wanted != has
+    {
+        let message = format!(
+            "container {name} has the address {has}, and the endpoint, which never changes, is {wanted}: stop whatever has that \
+             address now, and restart the container"
+        );
+        return no("AddressMoved", message);
+    }
+    if !balancer.loaded {
+        return no("LoadBalancerConfiguring", format!("container {name} has not loaded its configuration yet"));
+    }
+    Condition::new(kind, Some(true), kind, "")
 }

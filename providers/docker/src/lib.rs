@@ -5,18 +5,24 @@
 //! the bootstrap data is put as files and carried out by a small script ([`boot`]).
 //!
 //! Promises: names are the idempotency key, and what has the name without our owner key is never touched; bootstrap
-//! data is never read here; a machine's container that has vanished is reported, not made anew; the address of the
-//! load balancer stays.
+//! data is never read here; a node's container that has vanished or stopped is reported, not made anew; the endpoint
+//! that was told once stays.
 
 mod boot;
 mod cluster;
 mod container;
+mod convert;
 mod engine;
 #[cfg(test)]
 mod engine_tests;
+mod haproxy;
+mod image;
 mod load_balancer;
 mod machine;
 mod network;
+mod subnet;
+#[cfg(test)]
+mod testing;
 
 use capstan_provider::{Context, InfrastructureProvider, export_infrastructure};
 
@@ -34,14 +40,18 @@ export_infrastructure!(Docker, {
     "kinds": { "group": "infrastructure.cluster.x-k8s.io", "cluster": "DockerCluster", "machine": "DockerMachine" },
     "contractLabels": { "cluster.x-k8s.io/v1beta2": ["v1beta2"] },
     "endpoints": [
-        { "name": "engine", "protocol": "rest", "timeout": "60s", "maxResponse": "4Mi" }
+        { "name": "engine", "protocol": "rest", "timeout": "60s", "maxResponse": "4Mi" },
+        { "name": "pull", "protocol": "rest", "timeout": "10m", "maxResponse": "8Mi", "readOnly": true,
+          "readOperations": [{ "method": "POST", "path": "/*/images/create" }] }
     ],
     "consistencyWindow": "0s",
     "limits": { "memory": "16Mi", "cpu": "200ms", "requestsPerTurn": 32 }
 });
 
-/// The endpoint of the manifest: the engine's socket.
+/// An endpoint of the manifest: the engine's socket.
 const ENGINE: &str = "engine";
+/// Another: the same socket, for pulls of images, which may take long.
+const PULL: &str = "pull";
 /// Label with the owner key of the object that made something.
 const OWNER: &str = "capstan.dev/owner-key";
 /// Label with the name of the cluster, as Cluster API's Docker provider sets it.
@@ -49,9 +59,17 @@ const CLUSTER: &str = "io.x-k8s.kind.cluster";
 /// Label with what a container is for.
 const ROLE: &str = "io.x-k8s.kind.role";
 
-/// The first name that no other object has: the plain one, else one with the namespace in it.
+/// The first name that nobody else has: the plain one, else one with the namespace in it, and with the owner key.
 fn free_name<S>(ctx: &Context<S>, plain: String, reserved: &[String]) -> String {
-    if reserved.contains(&plain) { format!("{}-{plain}", ctx.namespace()) } else { plain }
+    if !reserved.contains(&plain) {
+        return plain;
+    }
+    let longer = format!("{}-{plain}", ctx.namespace());
+    if !reserved.contains(&longer) {
+        return longer;
+    }
+    let key: String = ctx.owner_key().chars().take(8).collect();
+    format!("{longer}-{key}")
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     boot,
     container::{Boot, CONTAINER, ContainerState, Frozen, Node, node_name},
+    load_balancer::{LOAD_BALANCER, LoadBalancerState},
 };
 
 /// A machine that is a container of one Docker Engine.
@@ -16,10 +17,14 @@ use crate::{
 #[serde(rename_all = "camelCase")]
 #[kind(name = "DockerMachine", version = "v1beta2", status = DockerMachineStatus)]
 pub struct DockerMachine {
-    /// Its image; `kindest/node` of the machine's Kubernetes version if absent.
+    /// Once known.
+    #[serde(rename = "providerID")]
+    #[schema(hidden)]
+    pub provider_id: Option<String>,
+    /// Its image; `kindest/node` of the machine's Kubernetes version if absent. Pulled if the engine lacks it.
     #[schema(max_length = 512)]
     pub custom_image: Option<String>,
-    /// Images to load into the node before it joins.
+    /// Images to load into the node before it joins: refused, they are not loaded.
     #[serde(default)]
     #[schema(max_items = 100)]
     pub pre_load_images: Vec<String>,
@@ -27,8 +32,10 @@ pub struct DockerMachine {
     #[serde(default)]
     #[schema(max_items = 100)]
     pub extra_mounts: Vec<Mount>,
-    /// How long the bootstrap data may take, such as `5m`.
+    /// How long the machine may take to boot and to carry its bootstrap data out, such as `5m`, which it is if absent.
     pub bootstrap_timeout: Option<String>,
+    /// Of no effect; in older manifests.
+    pub bootstrapped: Option<bool>,
     /// The container has all privileges, as a real node needs.
     #[serde(default = "yes")]
     #[schema(default = true)]
@@ -57,9 +64,16 @@ pub struct Mount {
 pub struct DockerMachineStatus {
     /// What the engine says its container does.
     pub container: Option<String>,
+    /// The cluster's load balancer passes connections on to it.
+    pub load_balancer_configured: Option<bool>,
 }
 
 impl DockerMachine {
+    /// The image that it names.
+    pub fn image(&self) -> Option<&str> {
+        self.custom_image.as_deref().filter(|image| !image.is_empty())
+    }
+
     /// How long the bootstrap data may take (ms).
     pub fn timeout(&self) -> u64 {
         self.bootstrap_timeout.as_deref().and_then(time::duration).unwrap_or(5 * 60 * 1000)
@@ -67,14 +81,22 @@ impl DockerMachine {
 }
 
 impl PartsOf for DockerMachine {
-    fn parts(_ctx: &Context<Self>) -> Result<Vec<Box<dyn Part<Self>>>> {
-        Ok(vec![Box::new(Node)])
+    fn parts(ctx: &Context<Self>) -> Result<Vec<Box<dyn Part<Self>>>> {
+        Ok(vec![Box::new(Node { replaceable: ctx.spec.provider_id.is_none() })])
     }
 
     fn validate(_old: Option<&Self>, new: &Self) -> Vec<Violation> {
         let mut violations = Vec::new();
         if new.bootstrap_timeout.as_deref().is_some_and(|text| time::duration(text).is_none()) {
             violations.push(Violation::new("/spec/bootstrapTimeout", "no duration such as 5m or 90s"));
+        }
+        for (index, mount) in new.extra_mounts.iter().enumerate() {
+            for (field, path) in [("containerPath", &mount.container_path), ("hostPath", &mount.host_path)] {
+                if !path.starts_with('/') {
+                    let field = format!("/spec/extraMounts/{index}/{field}");
+                    violations.push(Violation::new(field, format!("{path:?} is no absolute path")));
+                }
+            }
         }
         if !new.pre_load_images.is_empty() {
             violations.push(Violation::new(
@@ -90,10 +112,15 @@ impl MachineKind for DockerMachine {
     fn report(ctx: &Context<Self>) -> Result<MachineFacts> {
         let known = ctx.known(CONTAINER).unwrap_or_default();
         let frozen: Option<Frozen> = known.frozen()?;
-        let Some(container) = known.state::<ContainerState>()? else { return Ok(MachineFacts::default()) };
+        let Some(container) = known.state::<ContainerState>()? else {
+            let Some(name) = known.id.filter(|_| known.confirmed) else { return Ok(MachineFacts::default()) };
+            let message = format!("container {name} is gone; delete the Machine to have it replaced");
+            let gone = Condition::new("ContainerProvisioned", Some(false), "ContainerDeleted", message);
+            return Ok(MachineFacts { conditions: vec![gone], ..MachineFacts::default() });
+        };
         let name = &container.name;
         let node = node_name(ctx);
-        let begun = matches!(container.boot, Boot::Started | Boot::Ended { .. });
+        let begun = container.boot.begun();
         let mut addresses = vec![Address { kind: AddressKind::Hostname, value: node.clone() }];
         addresses
             .extend(container.addresses.iter().map(|ip| Address { kind: AddressKind::InternalIp, value: ip.clone() }));
@@ -104,18 +131,27 @@ impl MachineKind for DockerMachine {
             let message = format!("container {name} is {}{why}", container.status);
             Condition::new("ContainerProvisioned", Some(false), "ContainerNotRunning", message)
         };
+        let control_plane = ctx.machine().is_some_and(|machine| machine.control_plane());
+        let load_balancer_configured = match ctx.cluster().infrastructure_state::<LoadBalancerState>(LOAD_BALANCER)? {
+            Some(balancer) if control_plane => Some(balancer.loaded && balancer.servers.contains(&ctx.name())),
+            _ => None,
+        };
         Ok(MachineFacts {
             phase: match (container.running, begun) {
-                (true, _) => Phase::Running,
+                (true, true) => Phase::Running,
                 (false, true) => Phase::Stopped,
-                (false, false) => Phase::Pending,
+                (_, false) => Phase::Pending,
             },
-            provider_id: Some(format!("docker:////{name}")),
+            // Before that the container may still be replaced, by one of another name.
+            provider_id: begun.then(|| format!("docker:////{name}")),
             addresses: if container.addresses.is_empty() { Vec::new() } else { addresses },
             failure_domain: frozen.and_then(|frozen| frozen.failure_domain),
             node_name: Some(node),
             conditions: vec![provisioned, bootstrap_condition(ctx, &container)],
-            status: json::text(&DockerMachineStatus { container: Some(container.status.clone()) })?,
+            status: json::text(&DockerMachineStatus {
+                container: Some(container.status.clone()),
+                load_balancer_configured,
+            })?,
             ..MachineFacts::default()
         })
     }
@@ -123,18 +159,26 @@ impl MachineKind for DockerMachine {
 
 fn bootstrap_condition(ctx: &Context<DockerMachine>, container: &ContainerState) -> Condition {
     let kind = "BootstrapCompleted";
-    let look = format!("see {}/log in container {}", boot::DIRECTORY, container.name);
+    let name = &container.name;
+    let look = format!("see {}/log in container {name}", boot::DIRECTORY);
     if ctx.machine().is_some_and(|machine| machine.node_bound()) {
         return Condition::new(kind, Some(true), "NodeJoined", "");
     }
+    let seconds = ctx.spec.timeout() / 1000;
     match container.boot {
         Boot::Ended { code: 0, .. } => Condition::new(kind, Some(true), "BootstrapCompleted", ""),
         Boot::Ended { code, step } => {
             let message = format!("step {step} of the bootstrap data ended with exit code {code}: {look}");
             Condition::new(kind, Some(false), "BootstrapFailed", message)
         }
+        Boot::Written if container.booting && container.overdue => {
+            let message = format!("container {name} has not booted within {seconds} s: docker logs {name}");
+            Condition::new(kind, Some(false), "BootTimedOut", message)
+        }
+        Boot::Written if container.booting => {
+            Condition::new(kind, None, "ContainerBooting", format!("the system of container {name} comes up"))
+        }
         _ if container.overdue => {
-            let seconds = ctx.spec.timeout() / 1000;
             let message = format!("the bootstrap data has not been carried out within {seconds} s: {look}");
             Condition::new(kind, Some(false), "BootstrapTimedOut", message)
         }

@@ -1,13 +1,17 @@
 //! The network of a cluster: one that the user has, or one of its own with a subnet that nothing else uses, so that the load
 //! balancer can have an address that stays.
 
-use std::net::Ipv4Addr;
-
-use capstan_provider::{Choice, Context, Error, Observed, Part, Presence, Progress, Result, http};
+use capstan_provider::{Choice, Context, Error, Observed, Part, Presence, Progress, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use crate::{CLUSTER, ENGINE, OWNER, cluster::DockerCluster, free_name};
+use crate::{
+    CLUSTER, OWNER,
+    cluster::DockerCluster,
+    engine::Engine,
+    free_name,
+    subnet::{Range, free_subnet},
+};
 
 /// The part's name, by which the load balancer and machines find the network.
 pub const NETWORK: &str = "network";
@@ -26,6 +30,17 @@ pub struct NetworkState {
     pub name: String,
     /// The address kept for the load balancer, in a network of ours.
     pub load_balancer_address: Option<String>,
+    /// Its subnets.
+    #[serde(default)]
+    pub subnets: Vec<String>,
+}
+
+impl NetworkState {
+    /// Whether this is an IPv4 address of the network.
+    pub fn holds(&self, host: &str) -> bool {
+        let Ok(address) = host.parse() else { return false };
+        self.subnets.iter().filter_map(|subnet| Range::parse(subnet)).any(|range| range.holds(address))
+    }
 }
 
 #[derive(Serialize, Deserialize)]
@@ -61,43 +76,6 @@ impl Described {
     }
 }
 
-/// An IPv4 range: address and prefix length.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Range {
-    address: u32,
-    prefix: u32,
-}
-
-impl Range {
-    fn parse(text: &str) -> Option<Self> {
-        let (address, prefix) = text.split_once('/')?;
-        let (address, prefix) = (u32::from(address.parse::<Ipv4Addr>().ok()?), prefix.parse().ok()?);
-        (prefix <= 32).then_some(Self { address, prefix })
-    }
-
-    fn overlaps(self, other: Self) -> bool {
-        let shift = 32 - self.prefix.min(other.prefix);
-        self.address.checked_shr(shift).unwrap_or(0) == other.address.checked_shr(shift).unwrap_or(0)
-    }
-
-    /// The address at this place of the range.
-    fn at(self, place: u32) -> Ipv4Addr {
-        Ipv4Addr::from(self.address + place)
-    }
-}
-
-/// The first /20 of 10.192.0.0/10 that overlaps nothing in use, searched from a place that the seed chooses.
-fn free_subnet(seed: &str, used: &[Range]) -> Option<String> {
-    let start = seed.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
-    (0..1024_u32)
-        .map(|step| {
-            let index = start.wrapping_add(step) % 1024;
-            Range { address: u32::from(Ipv4Addr::new(10, 192, 0, 0)) + (index << 12), prefix: 20 }
-        })
-        .find(|candidate| !used.iter().any(|range| range.overlaps(*candidate)))
-        .map(|range| format!("{}/{}", range.at(0), range.prefix))
-}
-
 fn default_name(ctx: &Context<DockerCluster>) -> String {
     format!("capstan-{}-{}", ctx.namespace(), ctx.name())
 }
@@ -115,17 +93,30 @@ impl Part<DockerCluster> for Network {
         if let Some(name) = &ctx.spec.network {
             return Ok(Choice::chosen(name));
         }
-        let networks: Vec<Described> = http::get(ENGINE, "/networks", &[]).ok()?.json()?;
+        let engine = Engine::find()?;
+        let networks: Vec<Described> = engine.get("/networks", &[]).ok()?.json()?;
         let cluster = ctx.cluster();
         let mut used: Vec<Range> = networks.iter().flat_map(Described::subnets).filter_map(Range::parse).collect();
         used.extend(cluster.pod_cidrs().iter().chain(&cluster.service_cidrs()).filter_map(|cidr| Range::parse(cidr)));
-        let subnet = free_subnet(&ctx.owner_key(), &used).ok_or_else(|| {
-            Error::transient(
-                "NoFreeSubnet",
-                "every subnet of 10.192.0.0/10 is in use: remove Docker networks (docker network prune)",
-            )
-        })?;
-        Choice::chosen(free_name(ctx, default_name(ctx), reserved)).freeze(&Frozen { subnet })
+        // A network that is made again has to have the endpoint's address once more.
+        let endpoint = cluster.endpoint().and_then(|endpoint| endpoint.host.parse().ok());
+        let subnet = match endpoint.and_then(Range::of_load_balancer) {
+            Some(subnet) if subnet.is_free(&used) => subnet,
+            Some(subnet) => {
+                let message = format!(
+                    "the cluster's endpoint is in subnet {subnet}, which another network overlaps now: find it with docker \
+                     network ls and docker network inspect, and remove it"
+                );
+                return Err(Error::conflict("SubnetTaken", message));
+            }
+            None => free_subnet(&ctx.owner_key(), &used).ok_or_else(|| {
+                Error::transient(
+                    "NoFreeSubnet",
+                    "every subnet of 10.192.0.0/10 is in use: remove Docker networks (docker network prune)",
+                )
+            })?,
+        };
+        Choice::chosen(free_name(ctx, default_name(ctx), reserved)).freeze(&Frozen { subnet: subnet.to_string() })
     }
 
     fn observe(&self, ctx: &Context<DockerCluster>) -> Result<Presence> {
@@ -134,12 +125,14 @@ impl Part<DockerCluster> for Network {
             Some(name) => name.clone(),
             None => known.as_ref().and_then(|known| known.id.clone()).unwrap_or_else(|| default_name(ctx)),
         };
-        let Some(answer) = http::get(ENGINE, "/networks/{}", &[&name]).found()? else {
+        let engine = Engine::find()?;
+        let Some(answer) = engine.get("/networks/{}", &[&name]).found()? else {
             return Ok(Presence::absent_by_id());
         };
         let network: Described = answer.json()?;
+        let subnets: Vec<String> = network.subnets().map(str::to_owned).collect();
         if self.borrowed {
-            let state = NetworkState { name: name.clone(), load_balancer_address: None };
+            let state = NetworkState { name: name.clone(), load_balancer_address: None, subnets };
             return Ok(Presence::Present(Observed::new(name, &state)?.ready(true)));
         }
         let owner = network.labels.as_ref().and_then(|labels| labels.get(OWNER));
@@ -147,10 +140,11 @@ impl Part<DockerCluster> for Network {
             let message = format!("network {} is there and was not made for this cluster", network.name);
             return Ok(Presence::foreign("NameTaken", message));
         }
-        let subnet = network.subnets().find_map(Range::parse);
+        let kept = subnets.iter().find_map(|subnet| Range::parse(subnet)).and_then(Range::load_balancer);
         let state = NetworkState {
             name: name.clone(),
-            load_balancer_address: subnet.filter(|range| range.prefix <= 29).map(|range| range.at(2).to_string()),
+            load_balancer_address: kept.map(|address| address.to_string()),
+            subnets,
         };
         Ok(Presence::Present(Observed::new(name, &state)?.ready(true)))
     }
@@ -160,27 +154,36 @@ impl Part<DockerCluster> for Network {
         let frozen: Option<Frozen> = ctx.known(NETWORK).map(|known| known.frozen()).transpose()?.flatten();
         let subnet = frozen.ok_or_else(|| Error::internal("the network's subnet was not chosen"))?.subnet;
         // Addresses are dealt out of the upper half: the lower keeps one for the load balancer.
-        let range = Range::parse(&subnet).ok_or_else(|| Error::internal("the network's subnet cannot be read"))?;
-        let half = Range { address: range.address + (1 << (31 - range.prefix)), prefix: range.prefix + 1 };
-        let answer = http::post(ENGINE, "/networks/create", &[])
+        let half = Range::parse(&subnet).and_then(Range::upper_half);
+        let half = half.ok_or_else(|| Error::internal("the network's subnet cannot be read"))?;
+        let answer = Engine::find()?
+            .post("/networks/create", &[])
             .json(&json!({
                 "Name": name,
                 "CheckDuplicate": true,
                 "Driver": "bridge",
                 "Labels": {OWNER: ctx.owner_key(), CLUSTER: ctx.cluster().name()},
-                "IPAM": {"Config": [{"Subnet": subnet, "IPRange": format!("{}/{}", half.at(0), half.prefix)}]},
+                "IPAM": {"Config": [{"Subnet": subnet, "IPRange": half.to_string()}]},
             }))?
             .send()?;
+        let why = answer.message();
         match answer.status {
             201 => Ok(Progress::done(name)),
-            403 => Err(Error::conflict("SubnetTaken", format!("network {name} cannot be made: {}", answer.message()))),
+            403 => Err(Error::conflict(
+                "SubnetTaken",
+                format!("network {name} cannot be made: {why}: another network has come to overlap {subnet}"),
+            )),
+            409 => Err(Error::conflict(
+                "NameTaken",
+                format!("network {name} cannot be made: {why}. If nobody needs that one: docker network rm {name}"),
+            )),
             _ => Err(answer.error()),
         }
     }
 
     fn delete(&self, ctx: &Context<DockerCluster>) -> Result<Progress> {
         let name = ctx.id_of(NETWORK)?;
-        let answer = http::delete(ENGINE, "/networks/{}", &[&name]).send()?;
+        let answer = Engine::find()?.delete("/networks/{}", &[&name]).send()?;
         match answer.status {
             200 | 204 | 404 => Ok(Progress::done(name)),
             403 => {
@@ -192,85 +195,5 @@ impl Part<DockerCluster> for Network {
 }
 
 #[cfg(test)]
-mod tests {
-    use capstan_provider::{
-        Known,
-        testing::{Scenario, infrastructure},
-    };
-
-    use super::*;
-    use crate::Docker;
-
-    fn known() -> Known {
-        Known {
-            id: Some("capstan-t-x".to_owned()),
-            frozen: Some(r#"{"subnet":"10.200.16.0/20"}"#.to_owned()),
-            ..Known::default()
-        }
-    }
-
-    #[test]
-    fn ranges() {
-        let range = |text| Range::parse(text).unwrap();
-        assert!(range("10.0.0.0/8").overlaps(range("10.200.0.0/20")));
-        assert!(range("0.0.0.0/0").overlaps(range("10.200.0.0/20")));
-        assert!(!range("10.200.0.0/20").overlaps(range("10.200.16.0/20")));
-        assert_eq!(Range::parse("fd00::/8"), None);
-        let first = free_subnet("k", &[]).unwrap();
-        let second = free_subnet("k", &[range(&first)]).unwrap();
-        assert_ne!(first, second);
-        assert!(range("10.192.0.0/10").overlaps(range(&second)));
-        assert_eq!(free_subnet("k", &[range("10.0.0.0/8")]), None);
-    }
-
-    #[test]
-    fn a_network_of_ours_has_a_free_subnet_and_an_address_to_keep() {
-        let mut scenario = Scenario::new("DockerCluster", json!({})).answer(
-            "GET /networks",
-            200,
-            json!([{"Name": "bridge", "IPAM": {"Config": [{"Subnet": "10.192.0.0/11"}]}}]),
-        );
-        scenario.service_cidrs = vec!["10.224.0.0/12".to_owned()];
-        let (choice, _) = scenario.run(|| infrastructure::identify::<Docker>(NETWORK, &[]));
-        let choice = choice.unwrap();
-        assert_eq!(choice.id.as_deref(), Some("capstan-t-x"));
-        let frozen: Frozen = serde_json::from_str(&choice.frozen).unwrap();
-        assert!(Range::parse("10.240.0.0/12").unwrap().overlaps(Range::parse(&frozen.subnet).unwrap()));
-
-        let (done, sent) = Scenario::new("DockerCluster", json!({}))
-            .known(NETWORK, known())
-            .answer("POST /networks/create", 201, json!({"Id": "n"}))
-            .run(|| infrastructure::create::<Docker>(NETWORK));
-        assert_eq!(done, Ok(Progress::done("capstan-t-x")));
-        assert_eq!(
-            sent[0].json()["IPAM"]["Config"],
-            json!([{"Subnet": "10.200.16.0/20", "IPRange": "10.200.24.0/21"}])
-        );
-
-        let there = json!({"Name": "capstan-t-x", "Labels": {OWNER: "owner-1"}, "IPAM": {"Config": [{"Subnet": "10.200.16.0/20"}]}});
-        let (presence, _) = Scenario::new("DockerCluster", json!({}))
-            .answer("GET /networks/capstan-t-x", 200, there)
-            .run(|| infrastructure::observe::<Docker>(NETWORK));
-        let Ok(Presence::Present(observed)) = presence else { panic!("{presence:?}") };
-        assert_eq!(observed.state, r#"{"name":"capstan-t-x","loadBalancerAddress":"10.200.16.2"}"#);
-    }
-
-    #[test]
-    fn others_networks_are_borrowed_or_left_alone() {
-        let (presence, _) = Scenario::new("DockerCluster", json!({"network": "kind"}))
-            .answer("GET /networks/kind", 200, json!({"Name": "kind", "Labels": {}}))
-            .run(|| infrastructure::observe::<Docker>(NETWORK));
-        assert!(matches!(presence, Ok(Presence::Present(_))));
-        let (parts, _) =
-            Scenario::new("DockerCluster", json!({"network": "kind"})).run(infrastructure::parts::<Docker>);
-        assert!(parts.unwrap()[0].borrowed);
-        let (presence, _) = Scenario::new("DockerCluster", json!({}))
-            .answer("GET /networks/capstan-t-x", 200, json!({"Name": "capstan-t-x", "Labels": null}))
-            .run(|| infrastructure::observe::<Docker>(NETWORK));
-        assert!(matches!(presence, Ok(Presence::Foreign(_))));
-        let (choice, _) = Scenario::new("DockerCluster", json!({}))
-            .answer("GET /networks", 200, json!([]))
-            .run(|| infrastructure::identify::<Docker>(NETWORK, &["capstan-t-x".to_owned()]));
-        assert_eq!(choice.unwrap().id.as_deref(), Some("t-capstan-t-x"));
-    }
-}
+#[path = "network_tests.rs"]
+mod tests;

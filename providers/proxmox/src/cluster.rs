@@ -16,7 +16,7 @@ pub const PROXMOX: &str = "proxmox";
 /// A cluster in Proxmox VE.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Schema, Kind)]
 #[serde(rename_all = "camelCase", default)]
-#[kind(name = "ProxmoxCluster", version = "v1alpha2", status = ProxmoxClusterStatus,
+#[kind(name = "ProxmoxCluster", version = "v1alpha2", status = ProxmoxClusterStatus, served_too = crate::v1alpha1::Cluster,
     column("Endpoint", "string", ".spec.controlPlaneEndpoint.host"))]
 #[schema(rule("has(self.ipv4Config) || has(self.ipv6Config)", "at least one of ipv4Config and ipv6Config is needed"))]
 pub struct ProxmoxCluster {

@@ -198,14 +198,14 @@ fn is_mac(text: &str) -> bool {
 
 /// A MAC address of our own, the same for the same seed: for a device that the template does not have.
 pub fn own_mac(seed: &str) -> String {
-    let hash = crate::hash(seed);
+    let hash = capstan_provider::hash(seed);
     let byte = |place: u32| (hash >> (8 * place)) & 0xff;
     format!("02:{:02X}:{:02X}:{:02X}:{:02X}:{:02X}", byte(0), byte(1), byte(2), byte(3), byte(4))
 }
 
 /// The BIOS of a machine whose template has no uuid, which a clone then has not either.
 pub fn smbios(there: Option<&str>, seed: &str) -> String {
-    let (high, low) = (crate::hash(seed), crate::hash(&format!("{seed}/uuid")));
+    let (high, low) = (capstan_provider::hash(seed), capstan_provider::hash(&format!("{seed}/uuid")));
     let uuid = format!(
         "{:08x}-{:04x}-4{:03x}-8{:03x}-{:012x}",
         high >> 32,

@@ -19,6 +19,7 @@ mod network;
 mod placement;
 mod pve;
 mod steps;
+mod v1alpha1;
 mod vm;
 mod whereabouts;
 
@@ -36,14 +37,14 @@ impl InfrastructureProvider for Proxmox {
 export_infrastructure!(Proxmox, {
     "name": "proxmox",
     "kinds": { "group": "infrastructure.cluster.x-k8s.io", "cluster": "ProxmoxCluster", "machine": "ProxmoxMachine" },
-    "contractLabels": { "cluster.x-k8s.io/v1beta2": ["v1alpha2"] },
+    "contractLabels": { "cluster.x-k8s.io/v1beta2": ["v1alpha2"], "cluster.x-k8s.io/v1beta1": ["v1alpha1"] },
     "endpoints": [
         { "name": "api", "protocol": "rest", "timeout": "30s", "maxResponse": "8Mi" }
     ],
     "credentials": [
         {
             "at": "/spec/credentialsRef", "kind": "Secret", "endpoint": "api", "origin": "url",
-            "ca": "ca.crt", "header": { "Authorization": "PVEAPIToken={token}={secret}" }
+            "ca": "ca.crt", "header": { "Authorization": "PVEAPIToken={token:shown}={secret}" }
         }
     ],
     "objectReferences": ["/spec/credentialsRef"],
@@ -53,11 +54,6 @@ export_infrastructure!(Proxmox, {
 
 /// The endpoint of the manifest.
 const API: &str = "api";
-
-/// A number from a text, the same for the same text (FNV-1a).
-fn hash(text: &str) -> u64 {
-    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3))
-}
 
 #[cfg(test)]
 mod tests {

@@ -16,7 +16,7 @@ use crate::{
 /// A virtual machine in Proxmox VE.
 #[derive(Clone, Debug, PartialEq, Deserialize, Schema, Kind)]
 #[serde(rename_all = "camelCase")]
-#[kind(name = "ProxmoxMachine", version = "v1alpha2", status = ProxmoxMachineStatus,
+#[kind(name = "ProxmoxMachine", version = "v1alpha2", status = ProxmoxMachineStatus, served_too = crate::v1alpha1::Machine,
     column("Node", "string", ".status.proxmoxNode", "Where it runs"),
     column("VM", "integer", ".status.virtualMachineID", "Its number"),
     column("State", "string", ".status.vmStatus"))]

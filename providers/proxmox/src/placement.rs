@@ -112,7 +112,7 @@ impl Wish<'_> {
             let name = self.ctx.name();
             let replicas =
                 self.all.iter().filter(|vm| vm.node == node && vm.template == 0 && same_set(&vm.name, &name)).count();
-            places.push((replicas, crate::hash(&format!("{}/{node}", self.ctx.owner_key())), node));
+            places.push((replicas, capstan_provider::hash(&format!("{}/{node}", self.ctx.owner_key())), node));
         }
         let Some((_, _, node)) = places.into_iter().min() else {
             return Err(Error::transient(
@@ -156,7 +156,7 @@ impl Wish<'_> {
             ));
         }
         let seed = self.ctx.known(crate::vm::VM).map(|known| known.idempotency_key).unwrap_or_default();
-        let turn = crate::hash(&format!("{}/{seed}", self.ctx.owner_key()));
+        let turn = capstan_provider::hash(&format!("{}/{seed}", self.ctx.owner_key()));
         let length = u64::try_from(free.len()).unwrap_or(1).max(1);
         free.rotate_left(usize::try_from(turn % length).unwrap_or(0));
         for number in free.iter().take(TRIES) {

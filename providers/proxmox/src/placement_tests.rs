@@ -70,7 +70,7 @@ fn a14_numbers_that_others_have_chosen_are_left_to_them() {
 #[test]
 fn a14_a_number_of_what_the_token_may_not_see_is_passed_over() {
     let others = ["200", "201", "202", "203", "204", "205", "206", "207"];
-    let (first, second) = if crate::hash("owner-1/").is_multiple_of(2) { (208, 209) } else { (209, 208) };
+    let (first, second) = if capstan_provider::hash("owner-1/").is_multiple_of(2) { (208, 209) } else { (209, 208) };
     let scenario = with(with(base(by_id()).answer(RESOURCES, 200, all(&[])), taken(first)), free(second));
     assert_eq!(chosen(scenario, &others).unwrap().0, second);
 }
@@ -93,7 +93,7 @@ fn a14_owners_spread_over_the_free_numbers() {
             let mut scenario = base(spec).answer(RESOURCES, 200, all(&[]));
             scenario.owner_key = format!("owner-{owner}");
             scenario = scenario.answer("GET /api2/json/cluster/nextid", 200, json!({"data": "100"}));
-            let seed = crate::hash(&format!("owner-{owner}/"));
+            let seed = capstan_provider::hash(&format!("owner-{owner}/"));
             let number = 100 + seed % 500;
             chosen(with(scenario, free(number)), &[]).unwrap().0
         })
@@ -112,7 +112,7 @@ fn machines_of_a_set_spread_over_the_nodes_with_room() {
         for (asked, body) in answers {
             scenario = scenario.answer(asked, 200, body.clone());
         }
-        let number = 200 + crate::hash("owner-1/") % 10;
+        let number = 200 + capstan_provider::hash("owner-1/") % 10;
         chosen(with(scenario, free(number)), &[]).map(|(_, frozen)| frozen.node)
     };
     let plain = json!({"allowedNodes": ["pve1", "pve2"], "schedulerHints": {"memoryAdjustment": 0}});

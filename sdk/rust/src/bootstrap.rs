@@ -63,6 +63,11 @@ pub mod dispatch {
         P::render(&*context::current::<P>()?)
     }
 
+    /// `kinds.convert`
+    pub fn convert<P: BootstrapProvider>(object: &str, to: &str) -> Result<String, crate::Reason> {
+        crate::versions::convert_text::<P>(object, to)
+    }
+
     /// `kinds.validate`
     pub fn validate<P: BootstrapProvider>(old: Option<&str>, new: &str) -> Vec<Violation> {
         infrastructure::dispatch::validate_spec(old, new, P::validate)

@@ -161,6 +161,11 @@ pub mod dispatch {
         P::plan(&*context::current::<P>()?)
     }
 
+    /// `kinds.convert`
+    pub fn convert<P: ControlPlaneProvider>(object: &str, to: &str) -> Result<String, crate::Reason> {
+        crate::versions::convert_text::<P>(object, to)
+    }
+
     /// `kinds.validate`
     pub fn validate<P: ControlPlaneProvider>(old: Option<&str>, new: &str) -> Vec<Violation> {
         infrastructure::dispatch::validate_spec(old, new, P::validate)

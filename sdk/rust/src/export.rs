@@ -5,16 +5,18 @@
 /// ```ignore
 /// capstan_provider::export_infrastructure!(Simulated, { "name": "simulated", "kinds": { … }, … });
 /// ```
-/// The second argument is the manifest in JSON without `version`, `contract` and `role`, which are filled in.
+/// The second argument is the manifest in JSON without `version`, `contract` and `role`, which are filled in. Identities that
+/// the manifest names follow: `export_infrastructure!(Cloud, { … }, identities: [CloudStaticIdentity, CloudRoleIdentity]);`.
 #[macro_export]
 macro_rules! export_infrastructure {
-    ($provider:ty, $manifest:tt) => {
+    ($provider:ty, $manifest:tt $(, identities: [$($identity:ty),+ $(,)?])? $(,)?) => {
         $crate::sections!(
             "infrastructure",
             $manifest,
             [
                 <<$provider as $crate::InfrastructureProvider>::Cluster as $crate::Kind>::CRD,
                 <<$provider as $crate::InfrastructureProvider>::Machine as $crate::Kind>::CRD
+                $($(, <$identity as $crate::Kind>::CRD)+)?
             ]
         );
 
@@ -280,13 +282,9 @@ macro_rules! export_control_plane {
 macro_rules! export_kinds_and_needs {
     ($provider:ty) => {
         impl kinds::Guest for Component {
-            fn convert(_object: String, to_version: String) -> Result<String, wit::Reason> {
-                Err(wit::Reason {
-                    code: "VersionUnknown".to_owned(),
-                    message: format!(
-                        "this provider serves one version of its kinds and cannot convert to {to_version}"
-                    ),
-                })
+            fn convert(object: String, to_version: String) -> Result<String, wit::Reason> {
+                $crate::private::panics_to_log();
+                Ok(dispatch::convert::<$provider>(&object, &to_version)?)
             }
             fn validate(old: Option<String>, new: String) -> Vec<wit::Violation> {
                 $crate::private::panics_to_log();

@@ -146,7 +146,7 @@ pub fn delete(endpoint: &str, path: &str, arguments: &[&str]) -> Request {
 }
 
 /// RFC 3986's unreserved characters stay, all else is encoded.
-fn percent_encode(out: &mut String, segment: &str) {
+pub(crate) fn percent_encode(out: &mut String, segment: &str) {
     for byte in segment.bytes() {
         if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~') {
             out.push(char::from(byte));

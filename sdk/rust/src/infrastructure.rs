@@ -340,7 +340,7 @@ pub mod dispatch {
     use serde_json::Value;
 
     use super::*;
-    use crate::{context, host};
+    use crate::{context, host, versions};
 
     /// Which of the two kinds a kind name means.
     enum Which {
@@ -470,13 +470,18 @@ pub mod dispatch {
         context::current::<P::Machine>().map(|ctx| P::Machine::capacity(&ctx)).unwrap_or_default()
     }
 
+    /// `kinds.convert`
+    pub fn convert<P: InfrastructureProvider>(object: &str, to: &str) -> Result<String, Reason> {
+        match which::<P>(&versions::kind_of(object)) {
+            Ok(Which::Cluster) => versions::convert_text::<P::Cluster>(object, to),
+            Ok(Which::Machine) => versions::convert_text::<P::Machine>(object, to),
+            Err(error) => Err(Reason::new("KindUnknown", error.to_string())),
+        }
+    }
+
     /// `kinds.validate`
     pub fn validate<P: InfrastructureProvider>(old: Option<&str>, new: &str) -> Vec<Violation> {
-        let kind = serde_json::from_str::<Value>(new)
-            .ok()
-            .and_then(|object| Some(object.get("kind")?.as_str()?.to_owned()))
-            .unwrap_or_default();
-        match which::<P>(&kind) {
+        match which::<P>(&versions::kind_of(new)) {
             Ok(Which::Cluster) => validate_spec(old, new, P::Cluster::validate),
             Ok(Which::Machine) => validate_spec(old, new, P::Machine::validate),
             Err(error) => vec![Violation::new("/kind", error.to_string())],
@@ -484,13 +489,17 @@ pub mod dispatch {
     }
 
     /// Admission of one spec type: what cannot be read is a violation, an unreadable old object is none.
-    pub(crate) fn validate_spec<S: DeserializeOwned>(
+    pub(crate) fn validate_spec<S: Kind + DeserializeOwned>(
         old: Option<&str>,
         new: &str,
         validate: fn(Option<&S>, &S) -> Vec<Violation>,
     ) -> Vec<Violation> {
         let read = |text: &str| match serde_json::from_str::<Value>(text) {
-            Ok(object) => context::spec_of::<S>(&object),
+            // What the author checks is the stored version.
+            Ok(object) => match versions::convert(object, S::VERSION, S::VERSION, &S::older()) {
+                Ok(object) => context::spec_of::<S>(&object),
+                Err(why) => Err(Error::invalid("/apiVersion", why.message)),
+            },
             Err(error) => Err(Error::invalid("", format!("not JSON: {error}"))),
         };
         let new = match read(new) {

@@ -8,7 +8,8 @@
 //! - [`bootstrap`]: a machine's role becomes first-boot data;
 //! - [`control_plane`]: one step of a control plane at a time;
 //! - [`Context`]: what the host tells about the subject; [`http`]: requests; [`secrets`]: secrets by handle;
-//! - [`Schema`], [`Kind`]: CRDs from Rust types; [`testing`]: a host for native unit tests.
+//! - [`aws`] and [`xml`]: the protocols of AWS;
+//! - [`Schema`], [`Kind`]: CRDs from Rust types; [`versions`]: older versions of them; [`testing`]: a host for native unit tests.
 //!
 //! Promises: an error says what was tried and why it failed in the API's own words; a panic reaches the host's log; the
 //! spec is parsed once per instance; the same code runs natively, so logic is tested with `cargo test`.
@@ -18,6 +19,7 @@ extern crate self as capstan_provider;
 
 pub use capstan_provider_macros::{Kind, Schema};
 
+pub mod aws;
 pub mod bootstrap;
 mod context;
 pub mod control_plane;
@@ -33,6 +35,8 @@ pub mod needs;
 pub mod schema;
 pub mod secrets;
 pub mod time;
+pub mod versions;
+pub mod xml;
 
 pub use context::{ClusterView, Condition, Context, HostPort, Known, MachineSummary, MachineView};
 pub use error::{Error, Reason, Result, Violation};
@@ -43,6 +47,12 @@ pub use infrastructure::{
 pub use needs::{Algorithm, KeyPair, KeyUse, Need};
 pub use schema::{IntOrString, Kind, Schema};
 pub use secrets::{Chunk, Secret};
+
+/// A number from a text, the same for the same text in every version (64-bit FNV-1a): providers have no randomness, and
+/// choose among equals by what tells their subjects apart, such as the owner key. No secret and no proof.
+pub fn hash(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3))
+}
 
 /// Where the host's answers come from: the contract's imports in a component, a scripted double elsewhere.
 #[cfg(target_arch = "wasm32")]

@@ -4,13 +4,13 @@
 //!
 //! | attribute | meaning |
 //! |---|---|
-//! | `min`, `max`, `multiple_of`, `min_length`, `max_length`, `min_items`, `max_items`, `pattern`, `format` | bounds |
+//! | `min`, `max`, `multiple_of`, `min_length`, `max_length`, `min_items`, `max_items`, `max_properties`, `pattern`, `format` | bounds |
 //! | `default = 2`, `default_json = "…"` | filled in by the API server |
 //! | `values("a", "b")` | an enumeration of strings |
 //! | `rule("self.a < self.b", "a is below b")` | a CEL rule, on a field or on the struct |
 //! | `immutable` | the field never changes |
 //! | `map_key = "name"`, `set`, `atomic` | how a list is merged |
-//! | `optional` | not required although the type is no `Option` and has no default |
+//! | `optional` | not required although the type is no `Option`, has no default and is never left out (`skip_serializing_if`) |
 //! | `required` | required although the type has a default |
 //! | `preserve_unknown` | unknown fields are kept |
 //! | `hidden` | read and not in the schema: a field that the host adds, such as `providerID` |
@@ -29,7 +29,9 @@ pub trait Schema {
 ///
 /// `#[kind(name = "SimulatedMachine", version = "v1beta1", status = MachineStatus, short = "sm",
 /// column("Phase", "string", ".status.phase", "What it does"))]` (`wide_column` for `-o wide`); `plural` where adding an `s` is wrong, and
-/// `no_template` for a kind without a `…Template`. What Cluster API's contract adds to spec, status and columns
+/// `no_template` for a kind without a `…Template`; `identity` for a cluster-scoped kind by which the operator lends credentials
+/// (`kinds.identities` of the manifest). An older version that is served too is a struct of its own with `older`, named here by
+/// `served_too = MachineV1Alpha1` ([`crate::versions`]). What Cluster API's contract adds to spec, status and columns
 /// (conditions, `providerID`, `initialization`, …) is added by the host and must not be written here.
 pub trait Kind: Schema {
     /// `SimulatedMachine`.
@@ -38,6 +40,12 @@ pub trait Kind: Schema {
     const VERSION: &'static str;
     /// The definition, as one element of the section `capstan:crds`.
     const CRD: &'static str;
+    /// This version in the definition.
+    const ENTRY: &'static str;
+    /// The older versions that are served too (`served_too = OldSpec`), each a spec struct with `#[kind(…, older)]`.
+    fn older() -> Vec<crate::versions::Older> {
+        Vec::new()
+    }
 }
 
 /// A number or a text such as `30%`.
@@ -170,6 +178,8 @@ mod tests {
         #[serde(default)]
         #[schema(required)]
         always: bool,
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        now_and_then: Vec<String>,
     }
 
     /// A thing.
@@ -179,6 +189,21 @@ mod tests {
     #[allow(dead_code)]
     struct Thing {
         name: String,
+    }
+
+    /// Whom to be.
+    #[derive(capstan_provider_macros::Schema, capstan_provider_macros::Kind)]
+    #[kind(name = "ThingIdentity", version = "v1", identity)]
+    #[allow(dead_code)]
+    struct ThingIdentity {
+        secret: String,
+    }
+
+    #[test]
+    fn an_identity_is_of_the_cluster() {
+        let crd: Value = serde_json::from_str(ThingIdentity::CRD).unwrap();
+        assert_eq!((&crd["scope"], &crd["template"]), (&json!("Cluster"), &json!(false)));
+        assert_eq!(crd["plural"], "thingidentities");
     }
 
     fn parsed(body: &str) -> Value {

@@ -23,6 +23,9 @@ pub use crate::{
     secrets::BootStep,
 };
 
+/// What gzip does in a scenario.
+pub type Gzip = fn(&[u8]) -> Vec<u8>;
+
 /// What the host would tell.
 #[derive(Clone, Debug, Default)]
 #[allow(missing_docs)]
@@ -53,6 +56,8 @@ pub struct Scenario {
     pub public_key_hashes: BTreeMap<String, String>,
     pub view: View,
     pub script: Vec<Exchange>,
+    /// What gzip does, where something is gzipped.
+    pub gzip: Option<Gzip>,
     /// Carries requests out for real, where there is a server to test against; then there is no script.
     pub transport: Option<fn(&Sent) -> Exchange>,
 }

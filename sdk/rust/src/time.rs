@@ -35,6 +35,22 @@ pub fn milliseconds(text: &str) -> Option<u64> {
     u64::try_from((minutes * 60 + second) * 1000 + thousandths).ok()
 }
 
+/// `2026-11-30T00:19:51Z` of milliseconds since the Unix epoch, without the fraction.
+pub fn rfc3339(milliseconds: u64) -> String {
+    let seconds = milliseconds / 1000;
+    // Years begin in March, so that the leap day is the last; 719,468 days lie between that year 0 and 1970.
+    let days = seconds / 86_400 + 719_468;
+    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted_month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
+    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+}
+
 /// Of a duration such as `5m`, `1h30m` or `1.5s`, as Go writes them; `None` where it is no such duration.
 pub fn duration(text: &str) -> Option<u64> {
     if text == "0" {
@@ -88,5 +104,8 @@ mod tests {
         assert_eq!(milliseconds("2024-02-29"), None);
         assert_eq!(milliseconds("2024-13-01T00:00:00Z"), None);
         assert_eq!(milliseconds("now"), None);
+        for text in ["1970-01-01T00:00:00Z", "2024-02-29T12:00:00Z", "2024-12-31T23:59:59Z", "2026-11-30T00:19:51Z"] {
+            assert_eq!(rfc3339(milliseconds(text).unwrap()), text);
+        }
     }
 }

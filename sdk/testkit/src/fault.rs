@@ -21,6 +21,8 @@ pub enum Fault {
     Delay(Duration),
     /// 429 with this Retry-After (seconds), and the server never sees it.
     Throttle(u32),
+    /// 503 with this Retry-After (seconds), and the server never sees it.
+    Busy(u32),
     /// This status, and the server never sees it.
     FailBefore(u16),
     /// The server acts on it, and this status is answered instead of its own.
@@ -30,6 +32,9 @@ pub enum Fault {
     Stale,
 }
 
+/// Longer than an intent is fresh, and shorter than a request may take.
+const DELAY: Duration = Duration::from_secs(6);
+
 impl Fault {
     /// The faults that are tried at every exchange; `stale`: also reads that show the past.
     pub fn all(stale: bool) -> Vec<Self> {
@@ -37,7 +42,9 @@ impl Fault {
             Self::DropRequest,
             Self::DropResponse,
             Self::Late,
+            Self::Delay(DELAY),
             Self::Throttle(2),
+            Self::Busy(40),
             Self::FailBefore(503),
             Self::FailBefore(500),
             Self::FailAfter(500),
@@ -59,6 +66,7 @@ impl fmt::Display for Fault {
             Self::Late => f.write_str("late"),
             Self::Delay(by) => write!(f, "delay:{}", by.as_millis()),
             Self::Throttle(seconds) => write!(f, "throttle:{seconds}"),
+            Self::Busy(seconds) => write!(f, "busy:{seconds}"),
             Self::FailBefore(status) => write!(f, "fail-before:{status}"),
             Self::FailAfter(status) => write!(f, "fail-after:{status}"),
             Self::Stale => f.write_str("stale"),
@@ -79,6 +87,7 @@ impl FromStr for Fault {
             "late" => Self::Late,
             "delay" => Self::Delay(Duration::from_millis(number("time")?.into())),
             "throttle" => Self::Throttle(number("pause")?),
+            "busy" => Self::Busy(number("pause")?),
             "fail-before" => Self::FailBefore(status()?),
             "fail-after" => Self::FailAfter(status()?),
             "stale" => Self::Stale,
@@ -157,8 +166,7 @@ mod tests {
 
     #[test]
     fn faults_read_back_as_they_are_written() {
-        let mut all = Fault::all(true);
-        all.push(Fault::Delay(Duration::from_millis(20)));
+        let all = Fault::all(true);
         for fault in all {
             assert_eq!(fault.to_string().parse::<Fault>(), Ok(fault));
         }

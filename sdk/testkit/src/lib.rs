@@ -15,7 +15,7 @@
 //! ```
 //!
 //! Against a real server, a [`FaultProxy`] stands before it and misbehaves by a script ([`fault`]), and
-//! [`conformance`] tries every fault at every exchange of an object's life.
+//! [`conformance`] tries every fault at every exchange of an object's life, and the other rules of the contract.
 
 mod cloud;
 pub mod conformance;
@@ -35,7 +35,7 @@ use capstan_runtime::{Engine, EngineConfig, Module};
 use serde_json::{Value, json};
 
 pub use cloud::{Answer, Asked, Cloud};
-pub use proxy::{Exchange, FaultProxy};
+pub use proxy::{Exchange, FaultProxy, Schedule};
 
 /// A loaded component.
 pub struct Testkit {

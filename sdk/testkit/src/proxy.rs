@@ -3,6 +3,9 @@
 //! It speaks HTTP/1.1 on loopback and passes what it gets on to an `http://`, `https://` or `unix://` server, the Host
 //! header included (signatures cover it). Whoever watches it is told nothing by it: a dropped answer is a connection
 //! that ends, as in life.
+//!
+//! Time is real ([`FaultProxy::start`]), or the proxy's own ([`FaultProxy::in_own_time`]): then minutes pass when they
+//! are told to, or when somebody waits for them by its [`FaultProxy::clock`].
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -11,7 +14,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context as _;
+use async_trait::async_trait;
 use bytes::Bytes;
+use capstan_gateway::Clock;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming as Body;
@@ -20,6 +25,7 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpListener;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 use crate::fault::{Fault, Incoming, Script, Strike, calm};
 
@@ -34,6 +40,8 @@ pub struct Exchange {
     pub body: Bytes,
     /// What struck it.
     pub strike: Option<Strike>,
+    /// The action, where the request is signed for AWS and names one.
+    pub action: Option<String>,
     /// What the server answered; `None` while and when it never got the request.
     pub server: Option<u16>,
     /// What the client was answered; `None` when no answer came back.
@@ -41,9 +49,10 @@ pub struct Exchange {
 }
 
 impl Exchange {
-    /// Whether its method says that it may change something.
+    /// Whether its method, or the action of a request that is signed for AWS, says that it may change something.
     pub fn changes(&self) -> bool {
-        !matches!(self.method.as_str(), "GET" | "HEAD" | "OPTIONS")
+        let reads = |action: &String| ["Describe", "Get", "List"].iter().any(|verb| action.starts_with(verb));
+        !matches!(self.method.as_str(), "GET" | "HEAD" | "OPTIONS") && !self.action.as_ref().is_some_and(reads)
     }
 }
 
@@ -71,16 +80,33 @@ struct State {
     number: usize,
     exchanges: Vec<Exchange>,
     late: Vec<Passed>,
+    late_since: Option<Instant>,
     /// The last answer of each read.
     last: HashMap<String, Answer>,
     /// What reads are answered with now.
     past: Option<HashMap<String, Answer>>,
+    past_since: Option<Instant>,
     kills: usize,
+    /// Requests that reached the server.
+    reached: usize,
+    /// How long the proxy's own time lasts by now; `None`: time is real.
+    passed: Option<Duration>,
+    schedule: Schedule,
+}
+
+/// What ends by itself as the proxy's own time passes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Schedule {
+    /// What is late arrives so long after it was sent.
+    pub late: Duration,
+    /// Reads show the past for so long.
+    pub stale: Duration,
 }
 
 struct Shared {
     client: reqwest::Client,
     origin: String,
+    began: Instant,
     state: Mutex<State>,
     killed: Notify,
 }
@@ -117,6 +143,20 @@ impl FaultProxy {
     /// # Errors
     /// When loopback cannot be listened on, or the origin is none.
     pub async fn start(origin: &str) -> anyhow::Result<Self> {
+        Self::started(origin, None).await
+    }
+
+    /// [`FaultProxy::start`] with time of its own, which passes by [`FaultProxy::pass`] and for whoever waits by
+    /// [`FaultProxy::clock`]. What is late arrives, and reads that show the past stop doing so, as
+    /// [`FaultProxy::schedule`] says.
+    ///
+    /// # Errors
+    /// As [`FaultProxy::start`].
+    pub async fn in_own_time(origin: &str) -> anyhow::Result<Self> {
+        Self::started(origin, Some(Duration::ZERO)).await
+    }
+
+    async fn started(origin: &str, passed: Option<Duration>) -> anyhow::Result<Self> {
         // Fails when a provider is installed already: any will do.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let mut builder = reqwest::Client::builder()
@@ -137,11 +177,17 @@ impl FaultProxy {
             number: 0,
             exchanges: Vec::new(),
             late: Vec::new(),
+            late_since: None,
             last: HashMap::new(),
             past: None,
+            past_since: None,
             kills: 0,
+            reached: 0,
+            passed,
+            schedule: Schedule { late: Duration::MAX, stale: Duration::MAX },
         };
-        let shared = Arc::new(Shared { client, origin, state: Mutex::new(state), killed: Notify::new() });
+        let shared =
+            Arc::new(Shared { client, origin, began: Instant::now(), state: Mutex::new(state), killed: Notify::new() });
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.context("listen on loopback")?;
         let address = listener.local_addr()?;
         let serving = tokio::spawn(serve(listener, shared.clone()));
@@ -163,13 +209,23 @@ impl FaultProxy {
         let mut state = self.shared.state();
         state.script = script;
         state.number = 0;
-        state.past = None;
-        state.late.clear();
+        (state.past, state.past_since) = (None, None);
+        (state.late, state.late_since) = (Vec::new(), None);
     }
 
     /// What went over it, in the order in which it came.
     pub fn exchanges(&self) -> Vec<Exchange> {
         self.shared.state().exchanges.clone()
+    }
+
+    /// Looks at what went over it.
+    pub fn look<T>(&self, at: impl FnOnce(&[Exchange]) -> T) -> T {
+        at(&self.shared.state().exchanges)
+    }
+
+    /// How many requests have reached the server.
+    pub fn reached(&self) -> usize {
+        self.shared.state().reached
     }
 
     /// Forgets what went over it, and what reads were answered.
@@ -182,13 +238,7 @@ impl FaultProxy {
 
     /// Passes on what waits to be late; the answers are nobody's. How many there were.
     pub async fn release(&self) -> usize {
-        let late = std::mem::take(&mut self.shared.state().late);
-        let count = late.len();
-        for request in late {
-            // What cannot be delivered any more has not arrived: that is one of the ways it can go.
-            let _ = self.shared.pass_on(&request).await;
-        }
-        count
+        self.shared.release().await
     }
 
     /// How many requests wait to be late.
@@ -198,12 +248,33 @@ impl FaultProxy {
 
     /// Reads show the present again.
     pub fn freshen(&self) {
-        self.shared.state().past = None;
+        self.shared.freshen();
     }
 
     /// Whether reads show the past now.
     pub fn is_stale(&self) -> bool {
         self.shared.state().past.is_some()
+    }
+
+    /// When what is late arrives, and how long reads show the past, in the proxy's own time.
+    pub fn schedule(&self, schedule: Schedule) {
+        self.shared.state().schedule = schedule;
+    }
+
+    /// The proxy's time, for whoever waits or measures: a [`Gateway`](capstan_gateway::Gateway) and its
+    /// [`Network`](capstan_gateway::Network).
+    pub fn clock(&self) -> Arc<dyn Clock> {
+        self.shared.clone()
+    }
+
+    /// How long the proxy's own time lasts by now.
+    pub fn passed(&self) -> Duration {
+        self.shared.now().duration_since(self.shared.began)
+    }
+
+    /// Lets the proxy's own time pass.
+    pub async fn pass(&self, time: Duration) {
+        self.shared.sleep_until(self.shared.now() + time).await;
     }
 
     /// Returns when a request was struck whose sender is to be killed; each such request once.
@@ -244,7 +315,69 @@ async fn serve(listener: TcpListener, shared: Arc<Shared>) {
     }
 }
 
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "the time of a proxy before {}", self.origin)
+    }
+}
+
+#[async_trait]
+impl Clock for Shared {
+    fn now(&self) -> Instant {
+        self.state().passed.map_or_else(Instant::now, |passed| self.began + passed)
+    }
+
+    async fn sleep_until(&self, at: Instant) {
+        if self.state().passed.is_none() {
+            return tokio::time::sleep_until(at).await;
+        }
+        while let Some((when, arrives)) = self.next_until(at) {
+            self.turn_to(when);
+            if arrives {
+                self.release().await;
+            } else {
+                self.freshen();
+            }
+        }
+        self.turn_to(at);
+    }
+}
+
 impl Shared {
+    /// The next that happens by itself until then, and whether it is an arrival.
+    fn next_until(&self, at: Instant) -> Option<(Instant, bool)> {
+        let state = self.state();
+        let then = |since: Option<Instant>, after: Duration| since.and_then(|since| since.checked_add(after));
+        let arrival = then(state.late_since, state.schedule.late).map(|when| (when, true));
+        let fresh = then(state.past_since, state.schedule.stale).map(|when| (when, false));
+        arrival.into_iter().chain(fresh).min().filter(|(when, _)| *when <= at)
+    }
+
+    fn turn_to(&self, at: Instant) {
+        let to = at.saturating_duration_since(self.began);
+        let mut state = self.state();
+        state.passed = state.passed.map(|passed| passed.max(to));
+    }
+
+    async fn release(&self) -> usize {
+        let late = {
+            let mut state = self.state();
+            state.late_since = None;
+            std::mem::take(&mut state.late)
+        };
+        let count = late.len();
+        for request in late {
+            // What cannot be delivered any more has not arrived: that is one of the ways it can go.
+            let _ = self.pass_on(&request).await;
+        }
+        count
+    }
+
+    fn freshen(&self) {
+        let mut state = self.state();
+        (state.past, state.past_since) = (None, None);
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -274,6 +407,7 @@ impl Shared {
         headers: HeaderMap,
         body: Bytes,
     ) -> (Passed, Option<Strike>, Option<Answer>) {
+        let now = self.now();
         let mut guard = self.state();
         let state = &mut *guard;
         let incoming = Incoming { number: state.number, method: method.as_str(), target: &target };
@@ -284,6 +418,7 @@ impl Shared {
             method: method.to_string(),
             target: target.clone(),
             body: body.clone(),
+            action: action(&headers, &body),
             strike,
             server: None,
             client: None,
@@ -293,7 +428,7 @@ impl Shared {
             _ => None,
         };
         if strike.is_some_and(|strike| strike.fault == Fault::Stale) {
-            state.past = Some(state.last.clone());
+            (state.past, state.past_since) = (Some(state.last.clone()), Some(now));
         }
         (Passed { at, method, target, headers, body }, strike, past)
     }
@@ -308,15 +443,23 @@ impl Shared {
                 Err(NoAnswer)
             }
             Some(Fault::Late) => {
-                self.state().late.push(passed.clone());
+                let now = self.now();
+                let mut state = self.state();
+                state.late.push(passed.clone());
+                state.late_since.get_or_insert(now);
                 Err(NoAnswer)
             }
             Some(Fault::Delay(by)) => {
-                tokio::time::sleep(by).await;
+                self.sleep_until(self.now() + by).await;
                 self.pass_on(passed).await
             }
             Some(Fault::Throttle(seconds)) => {
                 let mut answer = made(StatusCode::TOO_MANY_REQUESTS);
+                answer.headers.insert(http::header::RETRY_AFTER, HeaderValue::from(seconds));
+                Ok(answer)
+            }
+            Some(Fault::Busy(seconds)) => {
+                let mut answer = made(StatusCode::SERVICE_UNAVAILABLE);
                 answer.headers.insert(http::header::RETRY_AFTER, HeaderValue::from(seconds));
                 Ok(answer)
             }
@@ -334,6 +477,7 @@ impl Shared {
             headers.remove(name);
         }
         let url = format!("{}{}", self.origin, request.target);
+        self.state().reached += 1;
         let sent = self.client.request(request.method.clone(), url).headers(headers).body(request.body.clone());
         let mut response = sent.send().await.map_err(|_| NoAnswer)?;
         let status = response.status();
@@ -364,9 +508,26 @@ impl Shared {
     }
 }
 
+/// The action of a request that is signed for AWS: in `X-Amz-Target`, or in its form.
+fn action(headers: &HeaderMap, body: &[u8]) -> Option<String> {
+    let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    if !header("authorization")?.starts_with("AWS4-HMAC-SHA256") {
+        return None;
+    }
+    if let Some(target) = header("x-amz-target") {
+        return target.rsplit('.').next().map(str::to_owned);
+    }
+    let form = std::str::from_utf8(body).ok()?;
+    form.split('&').find_map(|pair| pair.strip_prefix("Action=")).map(str::to_owned)
+}
+
 /// An answer of the proxy's own, in a form that no server of the tree uses.
 fn made(status: StatusCode) -> Answer {
     let mut headers = HeaderMap::new();
     headers.insert(http::header::CONTENT_TYPE, HeaderValue::from_static("text/plain"));
     Answer { status, headers, body: Bytes::from_static(b"injected by a test") }
 }
+
+#[cfg(test)]
+#[path = "proxy_tests.rs"]
+mod tests;

@@ -53,6 +53,7 @@ pub(super) fn merge(duty: Duty, contract: &str, schema: &mut Value) {
             ],
         ),
         Duty::ControlPlane => (vec![], control_plane_status()),
+        Duty::Identity => return,
     };
     put(schema, "spec", spec);
     put(schema, "status", status);

@@ -67,6 +67,30 @@ fn an_infrastructure_component_gets_the_contracts_fields_and_templates() {
 }
 
 #[test]
+fn identities_are_cluster_scoped_and_as_the_component_says() {
+    let mut with = manifest();
+    with["kinds"]["identities"] = json!(["SimRoleIdentity"]);
+    let mut all = section();
+    let mut identity =
+        kind_of("SimRoleIdentity", json!({"type": "object", "properties": {"roleARN": {"type": "string"}}}));
+    identity["template"] = json!(false);
+    all.as_array_mut().unwrap().push(identity.clone());
+    let wrong = provider_crds(&with, &all).unwrap_err();
+    assert!(wrong[0].to_string().contains("crds[2].scope"), "{wrong:?}");
+    all[2]["scope"] = json!("Cluster");
+    let crds = provider_crds(&with, &all).unwrap();
+    assert_eq!(crds.len(), 5);
+    assert_eq!(crds[4]["metadata"]["name"], "simroleidentities.infrastructure.cluster.x-k8s.io");
+    assert_eq!(crds[4]["spec"]["scope"], "Cluster");
+    assert_eq!(crds[4]["metadata"]["labels"]["cluster.x-k8s.io/v1beta2"], "v1beta1");
+    let schema = &crds[4]["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"];
+    assert_eq!(schema["spec"]["properties"].as_object().unwrap().len(), 1, "the contract adds nothing");
+    let mut unknown = manifest();
+    unknown["kinds"]["identities"] = json!(["Other"]);
+    assert!(provider_crds(&unknown, &section()).unwrap_err()[0].to_string().contains("Other"));
+}
+
+#[test]
 fn the_contract_decides_the_shape_of_failure_domains() {
     let mut old = manifest();
     old["contractLabels"] = json!({"cluster.x-k8s.io/v1beta1": ["v1beta1"]});

@@ -6,15 +6,6 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// When a change counts as made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Durability {
-    /// When it is on the disk. Writers that come together share one commit.
-    Immediate,
-    /// At once; it reaches the disk within a tenth of a second. A crash may lose the last changes, never half of one.
-    Eventual,
-}
-
 /// What is wrong with the state file.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum StoreError {
@@ -87,9 +78,10 @@ impl std::fmt::Debug for Database {
 }
 
 impl Database {
-    /// Opens the file, or makes it. Its directory must exist.
-    pub fn open(path: &Path, durability: Durability) -> Result<Database, StoreError> {
-        Ok(Database { file: Arc::new(File::open(path, durability)?), open: Mutex::default() })
+    /// Opens the file, or makes it. Its directory must exist. A change counts as made when it is on the disk; writers that come
+    /// together share one commit.
+    pub fn open(path: &Path) -> Result<Database, StoreError> {
+        Ok(Database { file: Arc::new(File::open(path)?), open: Mutex::default() })
     }
 
     /// The store of this name; a new one is empty. Asked for again while it is in use, it is the same store.

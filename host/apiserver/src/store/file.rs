@@ -3,7 +3,7 @@
 //! Rows are keyed `store \0 collection \0 namespace \0 name` and hold the object's JSON. A batch of changes and the
 //! revisions they reach are one transaction, so a kill at any instant leaves the state of some revision, whole.
 
-use super::{Durability, StoreError};
+use super::StoreError;
 use bytes::Bytes;
 use redb::{ReadableDatabase, ReadableTable, TableDefinition};
 use std::collections::BTreeMap;
@@ -11,7 +11,6 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 const OBJECTS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("objects");
 const REVISIONS: TableDefinition<'_, &str, u64> = TableDefinition::new("revisions");
@@ -20,8 +19,6 @@ const REVISIONS: TableDefinition<'_, &str, u64> = TableDefinition::new("revision
 const CACHE_BYTES: usize = 4 << 20;
 /// The most changes in one transaction: bounds how long the first of them waits.
 const BATCH: usize = 1024;
-/// How long writes are gathered when nobody waits for them.
-const EVENTUAL_WINDOW: Duration = Duration::from_millis(50);
 
 /// One change to write.
 pub(super) struct Write {
@@ -52,7 +49,6 @@ pub(super) struct File {
     sender: Mutex<Option<Sender<Message>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
     failure: Arc<OnceLock<StoreError>>,
-    pub durability: Durability,
 }
 
 impl std::fmt::Debug for File {
@@ -67,7 +63,7 @@ pub(super) fn row(store: &str, collection: &str, namespace: &str, name: &str) ->
 }
 
 impl File {
-    pub fn open(path: &Path, durability: Durability) -> Result<File, StoreError> {
+    pub fn open(path: &Path) -> Result<File, StoreError> {
         let failed = |why: redb::Error| StoreError::Open { path: path.to_owned(), why: Arc::new(why) };
         // Secrets are in it: nobody but the owner may read it.
         let mut options = std::fs::OpenOptions::new();
@@ -90,7 +86,7 @@ impl File {
         let database = Arc::new(database);
         let (sender, receiver) = channel();
         let failure = Arc::new(OnceLock::new());
-        let writer = Writer { path: path.to_owned(), database: database.clone(), durability, failure: failure.clone() };
+        let writer = Writer { path: path.to_owned(), database: database.clone(), failure: failure.clone() };
         let thread = std::thread::Builder::new()
             .name("store".into())
             .spawn(move || writer.run(&receiver))
@@ -101,7 +97,6 @@ impl File {
             sender: Mutex::new(Some(sender)),
             thread: Mutex::new(Some(thread)),
             failure,
-            durability,
         })
     }
 
@@ -210,16 +205,12 @@ struct Reached {
 struct Writer {
     path: PathBuf,
     database: Arc<redb::Database>,
-    durability: Durability,
     failure: Arc<OnceLock<StoreError>>,
 }
 
 impl Writer {
     fn run(self, receiver: &Receiver<Message>) {
         while let Ok(first) = receiver.recv() {
-            if self.durability == Durability::Eventual {
-                std::thread::sleep(EVENTUAL_WINDOW);
-            }
             let mut writes = Vec::new();
             let mut forgets = Vec::new();
             let mut next = Some(first);

@@ -8,7 +8,7 @@ mod file;
 mod history;
 mod object;
 
-pub use database::{Database, Durability, StoreError};
+pub use database::{Database, StoreError};
 pub use history::HistoryLimit;
 pub(crate) use history::{Event, EventKind};
 pub use object::Key;
@@ -202,7 +202,7 @@ impl Store {
     /// Waits until everything up to `revision` is in the file.
     pub(crate) async fn settled(&self, revision: u64) -> Result<(), StoreError> {
         let Some(file) = &self.inner.file else { return Ok(()) };
-        if file.durability == Durability::Eventual || self.durable() >= revision {
+        if self.durable() >= revision {
             return Ok(());
         }
         let mut signal = self.inner.durable_signal.subscribe();

@@ -56,8 +56,8 @@ fn the_past_can_be_listed_until_it_is_forgotten() {
 async fn a_file_gives_back_what_was_settled() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("state");
-    let database = Database::open(&path, Durability::Immediate).unwrap();
-    assert!(matches!(Database::open(&path, Durability::Immediate), Err(StoreError::InUse { .. })));
+    let database = Database::open(&path).unwrap();
+    assert!(matches!(Database::open(&path), Err(StoreError::InUse { .. })));
     let store = database.store("one").unwrap();
     let key = Key::new("", "a");
     let a = store.commit(&things(), &key, Change::Create(draft("a", 1))).unwrap();
@@ -68,7 +68,7 @@ async fn a_file_gives_back_what_was_settled() {
     database.close();
     assert!(matches!(store.commit(&things(), &key, Change::Create(draft("a", 1))), Err(Refusal::Failed(_))));
 
-    let database = Database::open(&path, Durability::Immediate).unwrap();
+    let database = Database::open(&path).unwrap();
     assert_eq!(database.store_names().unwrap(), ["one", "two"]);
     let store = database.store("one").unwrap();
     assert_eq!(store.revision(), 3);
@@ -163,7 +163,7 @@ fn lists_and_events_agree() {
 #[tokio::test(flavor = "multi_thread")]
 async fn watchers_are_told_what_is_in_the_file_only() {
     let directory = tempfile::tempdir().unwrap();
-    let database = Database::open(&directory.path().join("state"), Durability::Immediate).unwrap();
+    let database = Database::open(&directory.path().join("state")).unwrap();
     let store = database.store("one").unwrap();
     let mut signal = store.subscribe("things");
     let writer = store.clone();

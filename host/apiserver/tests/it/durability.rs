@@ -1,7 +1,7 @@
 //! What survives.
 
 use crate::support::*;
-use capstan_apiserver::{ApiServer, Database, Durability, Options, StoreError};
+use capstan_apiserver::{ApiServer, Database, Options, StoreError};
 use serde_json::json;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 async fn a_server_goes_on_where_it_stopped() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("state");
-    let database = Database::open(&path, Durability::Immediate).unwrap();
+    let database = Database::open(&path).unwrap();
     let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&path).unwrap().permissions());
     assert_eq!(mode & 0o077, 0, "others can read the Secrets in it");
     let client = on(database.store("management").unwrap());
@@ -20,7 +20,7 @@ async fn a_server_goes_on_where_it_stopped() {
     client.post(WIDGETS, &widget("gone", 1)).await.expect(201);
     client.delete(&format!("{WIDGETS}/gone")).await.expect(200);
     let list = client.get(WIDGETS).await.expect(200);
-    let refused = Database::open(&path, Durability::Immediate).unwrap_err();
+    let refused = Database::open(&path).unwrap_err();
     assert!(
         matches!(refused, StoreError::InUse { .. }) && refused.to_string().contains("in use by another process"),
         "{refused}"
@@ -30,7 +30,7 @@ async fn a_server_goes_on_where_it_stopped() {
     assert!(closed["message"].as_str().unwrap().contains("closed"), "{closed}");
     drop(client);
 
-    let database = Database::open(&path, Durability::Immediate).unwrap();
+    let database = Database::open(&path).unwrap();
     let client = on(database.store("management").unwrap());
     let again = client.get(WIDGETS).await.expect(200);
     assert_eq!(again["items"], list["items"]);
@@ -48,9 +48,9 @@ fn a_state_file_that_is_none_says_so() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("state");
     std::fs::write(&path, "hello").unwrap();
-    let error = Database::open(&path, Durability::Immediate).unwrap_err().to_string();
+    let error = Database::open(&path).unwrap_err().to_string();
     assert!(error.contains("cannot be opened") && error.contains("state"), "{error}");
-    let missing = Database::open(&directory.path().join("none/state"), Durability::Immediate).unwrap_err().to_string();
+    let missing = Database::open(&directory.path().join("none/state")).unwrap_err().to_string();
     assert!(missing.contains("none/state"), "{missing}");
 }
 
@@ -60,7 +60,7 @@ const CHILD: &str = "CAPSTAN_TEST_STATE_FILE";
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn writes_until_killed() {
     let Ok(path) = std::env::var(CHILD) else { return };
-    let database = Database::open(Path::new(&path), Durability::Immediate).unwrap();
+    let database = Database::open(Path::new(&path)).unwrap();
     let server = ApiServer::new(Options { store: database.store("s").unwrap(), ..Options::default() }).unwrap();
     let client = std::sync::Arc::new(Client::over(server));
     let mut writers = Vec::new();
@@ -111,7 +111,7 @@ async fn a_kill_loses_no_acknowledged_write_and_shows_no_half() {
         }
         child.wait().unwrap();
         assert!(killed, "the child ended by itself");
-        let database = Database::open(&path, Durability::Immediate).unwrap();
+        let database = Database::open(&path).unwrap();
         let client = on(database.store("s").unwrap());
         for (writer, seen) in seen.iter().enumerate() {
             let object = client.get(&format!("{MAPS}/w{writer}")).await.expect(200);

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use capstan_api::Gvk;
@@ -20,8 +21,13 @@ use crate::rules::CoreRules;
 
 const GROUP: &str = "/apis/infrastructure.cluster.x-k8s.io";
 
-/// The guest of the runtime's tests as a component file, built where these build it.
-fn component() -> PathBuf {
+/// The guest of the runtime's tests as a component file, built once, where these build it.
+fn component() -> &'static Path {
+    static FILE: OnceLock<PathBuf> = OnceLock::new();
+    FILE.get_or_init(build)
+}
+
+fn build() -> PathBuf {
     let guest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../runtime/tests/guest");
     let target =
         std::env::current_exe().unwrap().parent().unwrap().parent().unwrap().parent().unwrap().join("tmp/guest");
@@ -56,7 +62,7 @@ impl Plane {
         })
         .unwrap();
         server.background(tokio_util::sync::CancellationToken::new());
-        let registry = Registry::new(Engine::new(EngineConfig::in_process()).unwrap());
+        let registry = Registry::new(Engine::new(EngineConfig::in_process()).unwrap(), None);
         kinds.ask(&registry);
         Self { client: kube::Client::new(server.service(User::admin("test")), "default"), registry }
     }
@@ -134,6 +140,7 @@ async fn addresses_are_given_and_templates_told_by_a_running_plane() {
         providers: plane.registry.clone(),
         modules: None,
         lease: None,
+        egress: plane.registry.endpoints(),
         concurrency: 8,
         after_effect: None,
     });

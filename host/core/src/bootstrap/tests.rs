@@ -25,6 +25,8 @@ fn served() -> Served {
         request_timeout: 0,
         workload_objects: BTreeMap::new(),
         object_references: vec!["/spec/files/0/contentFrom/secret".into()],
+        endpoints: Vec::new(),
+        credentials: Vec::new(),
     }
 }
 

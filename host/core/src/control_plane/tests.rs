@@ -37,6 +37,8 @@ fn served() -> Served {
         request_timeout: 0,
         workload_objects: BTreeMap::from([("config".to_owned(), config)]),
         object_references: Vec::new(),
+        endpoints: Vec::new(),
+        credentials: Vec::new(),
     }
 }
 

@@ -110,7 +110,13 @@ pub(super) fn finish(desk: &mut Desk<'_>, facts: Option<Facts>, all_ready: bool,
         plan.events.extend(provider::warning(&desk.subject, problem));
     }
     let age = provider::age(&desk.subject, now);
-    let urgent = ["/status/initialization", "/status/addresses", "/status/failureDomains", "/status/failureDomain"];
+    let mut urgent =
+        vec!["/status/initialization", "/status/addresses", "/status/failureDomains", "/status/failureDomain"];
+    // A creation that fails is put on record right before its end: told later, it would be held back for that each time.
+    let told = Condition::of(&desk.subject, "Ready").map(|ready| ready.reason);
+    if desk.problems.first().is_some_and(|problem| told.as_deref() != Some(problem.reason.as_str())) {
+        urgent.push("/status/conditions");
+    }
     let unpaused = Condition::holds(&desk.subject, "Paused");
     let quiet = booting && !provisioned_before && age < PATIENCE && !unpaused;
     draft.finish(&mut plan, &urgent, now);
@@ -135,6 +141,7 @@ fn look_again(desk: &Desk<'_>, booting: bool, age: u64) -> Option<u64> {
         (true, _) => provider::booting(age),
         // Why a machine does not join is worth knowing soon.
         (false, true) => provider::booting(age).max(1_000),
+        (false, false) if desk.job.silent => provider::SILENT,
         (false, false) => provider::resync(&desk.subject.key()),
     });
     again

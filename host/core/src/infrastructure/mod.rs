@@ -7,7 +7,7 @@
 mod facts;
 mod node;
 #[cfg(test)]
-mod scene;
+pub(crate) mod scene;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,6 +21,7 @@ use crate::cluster_input::{self, is_control_plane};
 use crate::conditions::Condition;
 use crate::contract::{Duty, Served};
 use crate::difference::{Draft, merge_patch};
+use crate::identity;
 use crate::needs::{BootstrapData, Offers, text};
 use crate::parts::{Desk, Job, bring_up, take_down};
 use crate::plan::{Plan, Urgency, Write};
@@ -151,14 +152,19 @@ pub fn decide(key: &ObjectKey, served: &Served, view: &dyn View, now: u64) -> Re
     }
     // A node that falls ill is a reason to look at its machine.
     let health = machine.as_ref().and_then(|machine| Condition::of(machine, "NodeHealthy"));
-    // And so is an API server that does not answer: whether its machines still run.
+    // And so is an API server that does not answer: whether its machines, and what stands before them, still run.
     let silent = match (&cluster, &machine) {
+        (Some(cluster), None) if !is_machine && cluster.bool_at("/status/initialization/controlPlaneInitialized") => {
+            matches!(view.connection(cluster.namespace(), cluster.name()), Connection::Down { .. })
+        }
         (Some(cluster), Some(machine)) if is_control_plane(machine) && machine.at("/status/nodeRef").is_some() => {
             matches!(view.connection(cluster.namespace(), cluster.name()), Connection::Down { .. })
         }
         _ => false,
     };
-    let more = json!([offers.digest(), health.map(|condition| condition.status.as_str()), silent]);
+    let infrastructure_spec = infrastructure.as_deref().and_then(|infra| infra.at("/spec"));
+    let endpoints = identity::sources(view, served, &object, infrastructure_spec)?;
+    let more = json!([offers.digest(), health.map(|condition| condition.status.as_str()), silent, endpoints]);
     let inputs = cluster_input::inputs(&object, &digested, machine_input.as_ref(), more);
     let last = view.last_turn(key);
     let unpause = Condition::holds(&object, "Paused");
@@ -192,6 +198,7 @@ pub fn decide(key: &ObjectKey, served: &Served, view: &dyn View, now: u64) -> Re
         offers,
         last_pause,
         joining: machine_input.as_ref().is_some_and(|machine| !machine.node_bound),
+        silent,
     };
     early.turn = Some(TurnRequest {
         module: served.module.clone(),

@@ -145,6 +145,10 @@ fn what_was_not_sent_is_tried_again_soon_and_a_refusal_after_the_window() {
         while scene.remote.creations == 0 {
             scene.wait(100);
             scene.once();
+            // Until it is tried again, why it was refused is told.
+            if matches!(fate, Fate::Refused) && scene.remote.creations == 0 {
+                assert_eq!(scene.condition("Ready").1, "Refused");
+            }
         }
         let waited = scene.world.now - begun;
         assert!((at_least..at_most).contains(&waited), "{fate:?}: {waited} ms");
@@ -239,6 +243,29 @@ fn what_is_deleted_and_shown_still_is_not_deleted_again_at_once() {
     scene.settle();
     assert!(scene.object().is_none(), "{:?}", scene.object());
     assert_eq!(scene.remote.deletions - deleted, 1);
+}
+
+/// Of a remote that is many, one shows what was made and another does not yet.
+#[test]
+fn what_was_shown_once_is_not_taken_for_gone_within_the_window() {
+    for deleted in [true, false] {
+        let mut scene = Scene::machine();
+        scene.remote.parts = vec![part("vm", &[], false)];
+        while !scene.record().parts.get("vm").is_some_and(|vm| vm.confirmed) {
+            scene.once();
+        }
+        let until = scene.world.now + WINDOW - 500;
+        scene.remote.resources.values_mut().for_each(|resource| resource.shown_from = until);
+        if deleted {
+            scene.delete();
+        }
+        scene.once();
+        assert!(scene.object().is_some(), "the finalizer went on a read that may show the past");
+        assert_ne!(scene.condition("Ready").1, "InfrastructureDeleted");
+        scene.settle();
+        assert_eq!(scene.object().is_none(), deleted);
+        assert_eq!((scene.remote.creations, scene.remote.resources.is_empty()), (1, deleted));
+    }
 }
 
 /// Status and uid do not survive a restore; the record does.

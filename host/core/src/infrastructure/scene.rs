@@ -343,6 +343,8 @@ pub(crate) fn served(duty: Duty) -> Served {
         request_timeout: REQUEST,
         workload_objects: BTreeMap::new(),
         object_references: Vec::new(),
+        endpoints: Vec::new(),
+        credentials: Vec::new(),
     }
 }
 

@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use capstan_api::well_known::{CONTROL_PLANE, MANAGED_BY, PAUSED};
 use serde_json::{Value, json};
 
-use super::scene::{Resource, Scene, part, pending, reason, running, stranger};
+use super::scene::{Resource, Scene, WINDOW, part, pending, reason, running, stranger};
 use crate::contract::*;
 use crate::plan::Write;
 use crate::record::PARTS;
@@ -48,6 +48,31 @@ fn a_machine_of_one_part_costs_three_writes_and_a_settled_one_none() {
 }
 
 #[test]
+fn a_changed_secret_or_policy_wakes_a_failing_machine_at_once() {
+    let mut scene = Scene::machine();
+    scene.served.endpoints = vec!["api".into()];
+    let credential = json!({"at": "/spec/credentialsRef", "kind": "Secret", "endpoint": "api", "header": {"A": "{t}"}});
+    scene.served.credentials = vec![serde_json::from_value(credential).unwrap()];
+    scene.edit(|machine| machine.set("/spec/credentialsRef", json!({"name": "token"})));
+    let secret = |token: &str| json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "token", "namespace": "n"}, "data": {"t": token}});
+    scene.world.put(secret("b2xk"));
+    scene.remote.error = Some(ProviderError::Unauthorized(reason("401")));
+    scene.once();
+    let turns = scene.turns;
+    scene.once();
+    assert_eq!(scene.turns, turns, "nothing has changed and it is not time");
+    scene.world.put(secret("bmV3"));
+    scene.once();
+    assert_eq!(scene.turns, turns + 1);
+    scene.once();
+    assert_eq!(scene.turns, turns + 1);
+    scene.world.put(json!({"apiVersion": "capstan.dev/v1alpha1", "kind": "EgressPolicy", "metadata": {"name": "lab"},
+        "spec": {"addresses": ["10.0.0.0/8"]}}));
+    scene.once();
+    assert_eq!(scene.turns, turns + 2);
+}
+
+#[test]
 fn what_a_settled_machine_has_lost_is_put_back() {
     let mut scene = Scene::machine();
     scene.settle();
@@ -89,6 +114,7 @@ fn a_machine_that_does_not_join_is_looked_at_often() {
 fn an_ill_node_is_a_reason_to_look_at_its_machine() {
     let mut scene = Scene::machine();
     scene.settle();
+    scene.wait(WINDOW);
     scene.remote.resources.remove("m/vm");
     scene.once();
     assert_eq!(scene.condition("Ready").0, "True");
@@ -112,12 +138,33 @@ fn an_api_server_that_does_not_answer_is_a_reason_to_look_at_its_machines() {
     });
     scene.world.connect("n", "c", Connection::Up);
     scene.settle();
+    scene.wait(WINDOW);
     scene.remote.resources.remove("m/vm");
     scene.once();
     assert_eq!(scene.condition("Ready").0, "True");
     scene.world.connect("n", "c", Connection::Down { since: 0, reason: "refused".into() });
     scene.once();
     assert_eq!(scene.condition("Ready").1, "InfrastructureDeleted");
+}
+
+#[test]
+fn an_api_server_that_does_not_answer_is_a_reason_to_look_at_what_stands_before_it() {
+    let mut scene = Scene::cluster();
+    scene.settle();
+    let down = || Connection::Down { since: 0, reason: "refused".into() };
+    let turns = scene.turns;
+    scene.world.connect("n", "c", down());
+    scene.once();
+    assert_eq!(scene.turns, turns, "it has not come up yet");
+    scene.world.edit(&capstan_api::ObjectKey::new("cluster.x-k8s.io", "Cluster", "n", "c"), |cluster| {
+        cluster.set("/status/initialization/controlPlaneInitialized", true.into());
+    });
+    scene.once();
+    assert_eq!(scene.turns, turns + 1);
+    // What has just been stopped is shown running for a moment.
+    scene.wait(10_000);
+    scene.once();
+    assert_eq!(scene.turns, turns + 2);
 }
 
 #[test]
@@ -184,6 +231,23 @@ fn a_part_that_is_no_longer_listed_is_deleted() {
     scene.settle();
     assert!(scene.remote.owned("disk").is_empty());
     assert_eq!(scene.record().parts.keys().collect::<Vec<_>>(), ["vm"]);
+}
+
+/// A machine whose first-boot data is cleared away once its Node has joined must not count as unavailable for that time.
+#[test]
+fn a_part_that_is_on_its_way_out_keeps_nothing_from_being_ready() {
+    let mut scene = Scene::machine();
+    scene.settle();
+    scene.remote.parts.retain(|part| part.name == "vm");
+    scene.remote.parts[0].after.clear();
+    scene.remote.deleted_is_shown_for = 4_000;
+    scene.edit(|object| object.set("/spec/size", 3.into()));
+    while !scene.record().parts.keys().eq(["vm"]) {
+        scene.once();
+        assert_eq!(scene.condition("Ready").0, "True");
+        scene.wait(1_000);
+    }
+    assert!(scene.remote.owned("disk").is_empty());
 }
 
 #[test]

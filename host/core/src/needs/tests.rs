@@ -46,6 +46,8 @@ fn served() -> Served {
         request_timeout: 1_000,
         workload_objects: BTreeMap::new(),
         object_references: Vec::new(),
+        endpoints: Vec::new(),
+        credentials: Vec::new(),
     }
 }
 

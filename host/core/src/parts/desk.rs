@@ -39,6 +39,8 @@ pub(crate) struct Job {
     pub last_pause: Option<u64>,
     /// It is a machine whose Node has not joined yet.
     pub joining: bool,
+    /// The API server that it belongs to does not answer.
+    pub silent: bool,
 }
 
 /// The state of one turn about parts.
@@ -160,7 +162,8 @@ impl<'a> Desk<'a> {
     }
 
     /// Notes that a part is there: what was seen is known from now on.
-    pub fn note_present(&mut self, part: &str, seen: &Observed) {
+    pub fn note_present(&mut self, part: &str, seen: &Observed, now: u64) {
+        let limits = self.limits();
         let entry = self.record.parts.entry(part.to_owned()).or_insert_with(PartRecord::first);
         let token = seen.operation.as_ref().map(|operation| operation.token.clone());
         if token.is_some() && token != entry.operation {
@@ -168,7 +171,7 @@ impl<'a> Desk<'a> {
         }
         entry.id = Some(seen.id.clone());
         entry.confirmed = true;
-        entry.intent = None;
+        entry.shown(now, limits);
         entry.foreign.clear();
         entry.operation = token;
         entry.state = (!seen.state.is_null()).then(|| seen.state.clone());

@@ -12,7 +12,8 @@ use crate::record::{INTENT_FRESH, Intent, PartRecord, Verb};
 use crate::script::{Halt, Replay};
 use crate::turn::{Call, Reply};
 
-/// Looks at all parts and does the next thing. True when all of them are there and ready; otherwise the desk knows why.
+/// Looks at all parts and does the next thing. True when all of them are there and ready; otherwise the desk knows why. What is
+/// no part any more goes beside that: an object that has all it needs is ready while something is cleared away.
 pub(crate) fn bring_up(desk: &mut Desk<'_>, replay: &mut Replay<'_>) -> Result<bool, Halt> {
     let Some(parts) = desk.parts(replay)? else { return Ok(false) };
     let mut all_ready = true;
@@ -27,8 +28,6 @@ pub(crate) fn bring_up(desk: &mut Desk<'_>, replay: &mut Replay<'_>) -> Result<b
     for name in unlisted.into_iter().rev() {
         if removal::remove(desk, replay, &name)? {
             desk.record.parts.remove(&name);
-        } else {
-            all_ready = false;
         }
     }
 
@@ -78,7 +77,7 @@ fn keep(desk: &mut Desk<'_>, replay: &mut Replay<'_>, part: &Part, may_begin: bo
 
 /// It is there: note what was seen, and bring it up to date.
 fn present(desk: &mut Desk<'_>, replay: &mut Replay<'_>, part: &Part, seen: Observed) -> Result<bool, Halt> {
-    note_present(desk, part, &seen);
+    note_present(desk, part, &seen, replay.now());
     if let Some(operation) = &seen.operation {
         desk.running(&part.name, operation);
         return Ok(seen.ready);
@@ -120,8 +119,8 @@ fn present(desk: &mut Desk<'_>, replay: &mut Replay<'_>, part: &Part, seen: Obse
     Ok(seen.ready)
 }
 
-fn note_present(desk: &mut Desk<'_>, part: &Part, seen: &Observed) {
-    desk.note_present(&part.name, seen);
+fn note_present(desk: &mut Desk<'_>, part: &Part, seen: &Observed, now: u64) {
+    desk.note_present(&part.name, seen, now);
     if let Some(entry) = desk.record.parts.get_mut(&part.name) {
         entry.borrowed = part.ownership == Ownership::Borrowed;
     }
@@ -146,9 +145,15 @@ fn absent(
         }
         let from = entry.absence_counts_from(limits);
         if replay.now() < from {
-            let message = format!("it is not known whether {} was created; its absence does not count yet", part.name);
-            desk.note("OutcomeUnknown", message);
-            desk.look_again((from - replay.now()).min(5_000));
+            let wait = (from - replay.now()).min(5_000);
+            match entry.intent.as_ref().and_then(|intent| intent.refused.clone()).filter(|_| !entry.confirmed) {
+                // Why it was refused is what helps a person, until it is tried again.
+                Some(why) => desk.problems.push(Problem::new(&why.code, why.message).after(wait.max(1_000))),
+                None => {
+                    desk.note("OutcomeUnknown", entry.doubt(&part.name));
+                    desk.look_again(wait);
+                }
+            }
             return Ok(false);
         }
         // What was there once has not failed to be created: it has vanished.
@@ -269,7 +274,8 @@ fn create(desk: &mut Desk<'_>, replay: &mut Replay<'_>, part: &Part, may_begin: 
     // An intent that took long to be put on record is renewed: absence is counted from its time.
     let mut at = replay.now();
     loop {
-        let intent = Intent { verb: Verb::Create, at, holder: desk.job.holder.clone(), effect: Effect::Unknown };
+        let holder = desk.job.holder.clone();
+        let intent = Intent { verb: Verb::Create, at, holder, effect: Effect::Unknown, refused: None };
         entry.intent = Some(intent);
         desk.record.parts.insert(name.clone(), entry.clone());
         desk.save(replay, true)?;
@@ -286,14 +292,18 @@ fn create(desk: &mut Desk<'_>, replay: &mut Replay<'_>, part: &Part, may_begin: 
     let progress = match outcome.reply {
         Ok(Reply::Progress(progress)) => progress,
         other => {
+            let problem = match &other {
+                Err(error) => Problem::of(error, &format!("creating {name}")),
+                Ok(_) => Problem::violated("resources.create answered with something else"),
+            };
+            if let Some(intent) = entry.intent.as_mut().filter(|_| outcome.effect == Effect::Answered) {
+                intent.refused = Some(Reason { code: problem.reason.clone(), message: problem.message.clone() });
+            }
             desk.record.parts.insert(name.clone(), entry);
             if outcome.effect != Effect::Unknown {
                 desk.save(replay, false)?;
             }
-            match other {
-                Err(error) => desk.problem(&error, &format!("creating {name}")),
-                Ok(_) => desk.problems.push(Problem::violated("resources.create answered with something else")),
-            }
+            desk.problems.push(problem);
             return Ok(false);
         }
     };
@@ -353,7 +363,7 @@ fn settled_intent(intent: Option<Intent>, effect: Effect, now: u64) -> Option<In
 fn look_at_new(desk: &mut Desk<'_>, replay: &mut Replay<'_>, part: &Part) -> Result<bool, Halt> {
     match desk.observe(replay, &part.name)? {
         Some(Presence::Present(seen)) => {
-            note_present(desk, part, &seen);
+            note_present(desk, part, &seen, replay.now());
             match &seen.operation {
                 Some(operation) => desk.running(&part.name, operation),
                 None if !seen.todo.is_empty() => desk.look_again(0),

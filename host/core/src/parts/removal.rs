@@ -108,7 +108,7 @@ fn look(desk: &mut Desk<'_>, replay: &mut Replay<'_>, part: &str) -> Result<Seen
     let Some(presence) = desk.observe(replay, part)? else { return Ok(Seen::Unsure) };
     let how = match presence {
         Presence::Present(seen) => {
-            desk.note_present(part, &seen);
+            desk.note_present(part, &seen, replay.now());
             return Ok(match seen.operation {
                 Some(operation) => {
                     desk.running(part, &operation);
@@ -141,10 +141,7 @@ fn look(desk: &mut Desk<'_>, replay: &mut Replay<'_>, part: &str) -> Result<Seen
     }
     let from = entry.absence_counts_from(desk.limits());
     if replay.now() < from {
-        desk.note(
-            "OutcomeUnknown",
-            format!("it is not known whether {part} was created; its absence does not count yet"),
-        );
+        desk.note("OutcomeUnknown", entry.doubt(part));
         desk.look_again((from - replay.now()).min(5_000));
         return Ok(Seen::Unsure);
     }

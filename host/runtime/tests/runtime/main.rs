@@ -6,4 +6,5 @@ mod guest;
 mod hostile;
 mod pure;
 mod refusals;
+mod replay;
 mod turns;

@@ -1,5 +1,6 @@
 //! The HTTP API of the cloud.
 
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use axum::Router;
@@ -205,6 +206,10 @@ struct NewMachine {
     user_data: String,
     #[serde(default = "cloud_config")]
     user_data_format: String,
+    #[serde(default)]
+    address: Option<Ipv4Addr>,
+    #[serde(default, rename = "providerID")]
+    provider_id: Option<String>,
 }
 
 fn one() -> u32 {
@@ -235,6 +240,9 @@ fn order(body: &[u8]) -> Result<MachineSpec, Refusal> {
     if user_data.len() > MAX_USER_DATA {
         return Err(invalid("userData", format!("is {} bytes; at most {MAX_USER_DATA} are taken", user_data.len())));
     }
+    if order.address.is_some_and(|address| !address.is_loopback() && !address.is_private()) {
+        return Err(invalid("address", "must be a loopback or private address; leave it out and one is chosen"));
+    }
     let filled = |text: Option<String>| text.filter(|text| !text.is_empty());
     Ok(MachineSpec {
         name: order.name,
@@ -247,7 +255,9 @@ fn order(body: &[u8]) -> Result<MachineSpec, Refusal> {
         kubernetes_version: filled(order.kubernetes_version),
         user_data,
         user_data_format: order.user_data_format,
-        address: std::net::Ipv4Addr::UNSPECIFIED,
+        address: order.address.unwrap_or(Ipv4Addr::UNSPECIFIED),
+        listens: order.address.is_some(),
+        foreign_provider_id: order.provider_id,
     })
 }
 

@@ -219,6 +219,8 @@ mod tests {
             user_data: vec![0, 255, 10],
             user_data_format: "cloud-config".into(),
             address: [10, 64, 0, 1].into(),
+            listens: false,
+            foreign_provider_id: None,
         }
     }
 

@@ -3,17 +3,19 @@
 //! Locks: `status` may be held while the cloud's state is taken, never the other way round; `power`, `workload` and `serving` are held alone and shortly.
 
 use std::future::Future;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use tokio::net::TcpStream;
+use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
-use super::network::{Gate, Gated};
+use super::network::{Backend, Gate, Gated};
 use super::record::{MachineSpec, MachineState, MachineStatus};
-use super::{Cloud, boot, lock};
+use super::{Cloud, boot, lock, network};
 use crate::kubeadm::workload::Workload;
 
 /// What can be done to a machine.
@@ -64,6 +66,21 @@ impl Serving {
     }
 }
 
+/// A machine's own address: connections go to its API server as long as that can be reached.
+struct OwnAddress {
+    machine: Arc<Machine>,
+    off: CancellationToken,
+    tasks: TaskTracker,
+}
+
+impl Backend for OwnAddress {
+    fn take(&self, stream: TcpStream) {
+        if let Some(serving) = self.machine.serving() {
+            self.tasks.spawn(serving.serve(stream, self.off.child_token()));
+        }
+    }
+}
+
 pub(super) struct Machine {
     pub(super) spec: MachineSpec,
     cloud: Weak<Cloud>,
@@ -97,7 +114,7 @@ impl Machine {
         crate::kubeadm::Machine {
             hostname: self.spec.hostname().to_owned(),
             addresses: vec![IpAddr::V4(self.spec.address)],
-            provider_id: Some(self.spec.provider_id()),
+            provider_id: self.spec.provider_id(),
             zone: self.spec.failure_domain.clone(),
             kubelet_version: self.spec.kubernetes_version.clone(),
             cpus: self.spec.cpus,
@@ -193,10 +210,22 @@ impl Machine {
         });
     }
 
-    /// Its API server is up: the load balancer may forward to it.
+    /// Its API server is up: the load balancer may forward to it, and it listens on its own address, where it has one of this computer's.
     pub(super) fn serve(&self, workload: Arc<Workload>) {
         *lock(&self.workload) = Some(workload);
         self.change(|_| {});
+        let port = self.look(|status| status.control_plane.as_ref().map(|plane| plane.port));
+        if let (true, Some(port), Some(machine), Some(cloud)) =
+            (self.spec.listens, port, self.own.upgrade(), self.cloud.upgrade())
+        {
+            let off = lock(&self.power).off.clone();
+            let target = SocketAddr::from((self.spec.address, port));
+            let backend = Arc::new(OwnAddress { machine, off: off.clone(), tasks: cloud.tasks.clone() });
+            cloud.spawn(async move {
+                let (_open, receiver) = watch::channel(true);
+                network::listen(target, None, receiver, backend, off).await;
+            });
+        }
     }
 
     /// Its API server is gone.

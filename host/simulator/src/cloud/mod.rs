@@ -7,7 +7,7 @@
 //! |---|---|
 //! | `POST /v1/load-balancers {name, owner, port}` | 201; an address of 127.64.0.0/10 of its own; 409 where the name is taken |
 //! | `GET /v1/load-balancers[?owner=K]`, `GET`, `DELETE /v1/load-balancers/{name}` | list, read, remove (204) |
-//! | `POST /v1/machines {name, owner, loadBalancer?, controlPlane, failureDomain?, cpus, memoryMiB, kubernetesVersion?, userData, userDataFormat}` | 201 (state `booting`) |
+//! | `POST /v1/machines {name, owner, loadBalancer?, controlPlane, failureDomain?, cpus, memoryMiB, kubernetesVersion?, userData, userDataFormat, address?, providerID?}` | 201 (state `booting`) |
 //! | `GET /v1/machines[?owner=K]`, `GET`, `DELETE /v1/machines/{name}` | list, read, remove (202, then 404) |
 //! | `POST /v1/machines/{name}/faults {fault}` | `stop`, `start`, `kill`, `fail`, `freeze`, `thaw`, `lose`, `cut-network`, `restore-network` |
 //! | `GET`, `PUT`, `DELETE /v1/faults` | faults of the whole cloud: `{bootDelay, api: {status, delay, count, carriedOut, methods}}` |
@@ -16,6 +16,9 @@
 //! A load balancer forwards to the API servers of the control-plane machines attached to it; while there is none that runs and can be reached, connections
 //! are refused. `stop` is orderly (the Node says that it shuts down), `kill` cuts the power, `fail` breaks the machine, `freeze` makes it answer nothing,
 //! `lose` makes it vanish without a trace. Faults of the whole cloud end with the process, the others are kept.
+//!
+//! A machine may be one of another cloud, which a test stands in for: its `address` is then given, a loopback or private one of this computer, and its API
+//! server listens there by itself; `providerID` is what that cloud would write into its Node (empty: nothing).
 //!
 //! With a state directory everything is there again after a restart, a kill -9 included: machines and load balancers with their names, addresses and boot
 //! data, workload clusters with their objects; what was booting boots anew.
@@ -35,7 +38,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use capstan_apiserver::{Database, Durability, Store, StoreError};
+use capstan_apiserver::{Database, Store, StoreError};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -120,7 +123,7 @@ impl Simulator {
             None => (None, Contents::default()),
         };
         let database = match &options.state {
-            Some(directory) => Some(Database::open(&directory.join("workloads.redb"), Durability::Immediate)?),
+            Some(directory) => Some(Database::open(&directory.join("workloads.redb"))?),
             None => None,
         };
         let cloud = Arc::new_cyclic(|own| Cloud {
@@ -249,7 +252,7 @@ impl Cloud {
         {
             let mut state = lock(&self.state);
             let mut addresses = Addresses::new();
-            for (spec, _) in contents.machines.values() {
+            for (spec, _) in contents.machines.values().filter(|(spec, _)| !spec.listens) {
                 addresses.seen_machine(spec.address);
             }
             state.addresses = Some(addresses);
@@ -341,7 +344,7 @@ impl Cloud {
         Ok(())
     }
 
-    /// Makes a machine; its address is chosen here.
+    /// Makes a machine; its address is chosen here, unless it was given.
     fn create_machine(&self, mut spec: MachineSpec) -> Result<Arc<Machine>, Refusal> {
         let machine = {
             let mut state = lock(&self.state);
@@ -355,7 +358,14 @@ impl Cloud {
                 let reason = format!("there is no load balancer {name}");
                 return Err(Refusal::Invalid { field: "loadBalancer".into(), reason });
             }
-            spec.address = state.addresses.get_or_insert_with(Addresses::new).machine();
+            if !spec.listens {
+                spec.address = state.addresses.get_or_insert_with(Addresses::new).machine();
+            } else if let Some(other) =
+                state.machines.values().find(|other| other.spec.address == spec.address && other.spec.listens)
+            {
+                let reason = format!("{} is machine {}'s", spec.address, other.spec.name);
+                return Err(Refusal::Invalid { field: "address".into(), reason });
+            }
             if let Some(journal) = &mut state.journal {
                 journal.machine(&spec).map_err(|error| Refusal::Internal(error.to_string()))?;
             }

@@ -102,15 +102,23 @@ impl Cloud {
         Ok(clusters.entry(name.to_owned()).or_insert_with(|| Cluster::new(name, store)).clone())
     }
 
-    /// The cluster that is served at `host:port` of a load balancer.
+    /// The cluster that is served at `host:port`: of a load balancer here, or of what else leads to a machine that says so.
     pub(super) fn cluster_at(&self, endpoint: &str) -> Option<String> {
-        let address: SocketAddr = endpoint.parse().ok()?;
-        let balancers = self.load_balancers(None);
-        let balancer = balancers.iter().find(|b| address == SocketAddr::from((b.record.address, b.record.port)))?;
-        let machines = lock(&balancer.machines).clone();
-        machines
-            .iter()
-            .find_map(|machine| machine.serving().and_then(|_| machine.look(|status| status.cluster.clone())))
+        let serving =
+            |machine: &Arc<Machine>| machine.serving().and_then(|_| machine.look(|status| status.cluster.clone()));
+        if let Ok(address) = endpoint.parse::<SocketAddr>()
+            && let Some(balancer) = self
+                .load_balancers(None)
+                .iter()
+                .find(|b| address == SocketAddr::from((b.record.address, b.record.port)))
+        {
+            return lock(&balancer.machines).iter().find_map(serving);
+        }
+        let says = |machine: &&Arc<Machine>| {
+            machine.spec.listens
+                && machine.look(|status| status.control_plane.as_ref().is_some_and(|plane| plane.endpoint == endpoint))
+        };
+        self.machines(None).iter().filter(says).find_map(serving)
     }
 
     /// Makes a machine a member of a cluster.
@@ -246,7 +254,9 @@ async fn compare(cluster: &Cluster, api: &dyn Api, grace: Duration) -> Result<()
             continue;
         }
         if let Some(node) = status.node.and_then(|node| serde_json::from_str(&node).ok()) {
-            kubelet::register(api, node, machine.lease_seconds(), now).await.map_err(|error| error.to_string())?;
+            kubelet::register(api, node, kubelet::Registration::First, machine.lease_seconds(), now)
+                .await
+                .map_err(|error| error.to_string())?;
         }
     }
     for (name, node) in nodes {
@@ -257,8 +267,9 @@ async fn compare(cluster: &Cluster, api: &dyn Api, grace: Duration) -> Result<()
                     .pointer("/spec/providerID")
                     .and_then(Value::as_str)
                     .is_some_and(|id| id.starts_with("simulated://"));
-                let waiting = lock(&cluster.orphans).get(name).is_some_and(|since| since.elapsed() < grace);
-                (ours && !waiting).then_some(Health::Unknown)
+                let silent = lock(&cluster.orphans).get(name).map(Instant::elapsed);
+                // Of a machine that is remembered, whatever its Node calls itself.
+                silent.map_or(ours, |silent| silent >= grace).then_some(Health::Unknown)
             }
         };
         let Some(health) = health else {

@@ -69,6 +69,12 @@ pub struct MachineSpec {
     pub user_data_format: String,
     /// Its address.
     pub address: Ipv4Addr,
+    /// The address was given, is one of this computer's, and its API server listens there.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub listens: bool,
+    /// `spec.providerID` of its Node, where somebody else's cloud is played: empty where nobody sets it. None: this cloud's own.
+    #[serde(default, rename = "providerID", skip_serializing_if = "Option::is_none")]
+    pub foreign_provider_id: Option<String>,
 }
 
 impl MachineSpec {
@@ -80,9 +86,12 @@ impl MachineSpec {
         }
     }
 
-    /// `simulated://<name>`.
-    pub fn provider_id(&self) -> String {
-        format!("simulated://{}", self.name)
+    /// What its Node has in `spec.providerID` from the cloud: `simulated://<name>`, unless the order says otherwise.
+    pub fn provider_id(&self) -> Option<String> {
+        match &self.foreign_provider_id {
+            None => Some(format!("simulated://{}", self.name)),
+            Some(id) => Some(id.clone()).filter(|id| !id.is_empty()),
+        }
     }
 }
 

@@ -181,7 +181,8 @@ pub(super) async fn register(
 ) -> Result<(), KubeadmError> {
     let version = &cluster.kubernetes_version;
     let node = objects::node(machine, registration, control_plane, version, now);
-    let node = super::kubelet::register(api, node, machine.lease_seconds, now).await?;
+    let node =
+        super::kubelet::register(api, node, super::kubelet::Registration::First, machine.lease_seconds, now).await?;
     if control_plane {
         for pod in objects::static_pods(&node, version, external_etcd(cluster), now) {
             ensure(api, pod).await?;

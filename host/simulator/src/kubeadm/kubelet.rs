@@ -8,13 +8,23 @@ use crate::api::{self, Api};
 
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
 
+/// Why a machine registers its Node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Registration {
+    /// kubeadm makes it a node. A Node of its name that is ready and belongs to another machine is an error, as with
+    /// kubeadm.
+    First,
+    /// It was a node before it stopped, and takes over its Node as it is now, as a kubelet does.
+    Again,
+}
+
 /// Registers a Node, or takes over the one of that name that this machine had before. Returns what is stored.
 ///
-/// A Node of the same name that is ready and belongs to another machine is an error, as with kubeadm. Its Lease is said to be good for
-/// `lease_seconds`.
+/// Its Lease is said to be good for `lease_seconds`.
 pub async fn register(
     api: &dyn Api,
     node: Value,
+    registration: Registration,
     lease_seconds: u64,
     now: jiff::Timestamp,
 ) -> Result<Value, KubeadmError> {
@@ -25,7 +35,10 @@ pub async fn register(
     let mut stored = if matches!(&answer, Ok(answer) if answer.status == 409) {
         let existing = api::expect(&attempt, api::get(api, &path).await)?.body;
         let id = |node: &Value| node.pointer("/spec/providerID").and_then(Value::as_str).unwrap_or_default().to_owned();
-        if id(&existing) != id(&node) && objects::ready_status(&existing) == "True" {
+        if registration == Registration::First
+            && id(&existing) != id(&node)
+            && objects::ready_status(&existing) == "True"
+        {
             return Err(KubeadmError::Refused {
                 attempt,
                 status: 409,

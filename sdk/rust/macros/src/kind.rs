@@ -15,6 +15,9 @@ pub fn derive(input: &DeriveInput) -> Result<TokenStream> {
     let mut short_names = Vec::<String>::new();
     let mut status = None::<Path>;
     let mut template = true;
+    let mut older = false;
+    let mut served_too = Vec::<Path>::new();
+    let mut scope = "Namespaced";
     let mut columns = Vec::<Value>::new();
     for attribute in input.attrs.iter().filter(|a| a.path().is_ident("kind")) {
         attribute.parse_nested_meta(|meta| {
@@ -27,6 +30,9 @@ pub fn derive(input: &DeriveInput) -> Result<TokenStream> {
                 "short" => short_names.push(text(&meta)?),
                 "status" => status = Some(meta.value()?.parse::<Path>()?),
                 "no_template" => template = false,
+                "older" => older = true,
+                "served_too" => served_too.push(meta.value()?.parse::<Path>()?),
+                "identity" => (template, scope) = (false, "Cluster"),
                 column @ ("column" | "wide_column") => {
                     let content;
                     syn::parenthesized!(content in meta.input);
@@ -52,18 +58,25 @@ pub fn derive(input: &DeriveInput) -> Result<TokenStream> {
     let kind = kind.ok_or_else(|| Error::new_spanned(name, "#[kind(name = \"…\")] is missing"))?;
     let version = version.ok_or_else(|| Error::new_spanned(name, "#[kind(version = \"…\")] is missing"))?;
     let singular = kind.to_lowercase();
-    let plural = plural.unwrap_or_else(|| format!("{singular}s"));
+    let plural = plural.unwrap_or_else(|| {
+        match singular.strip_suffix('y').filter(|stem| !stem.ends_with(['a', 'e', 'i', 'o', 'u'])) {
+            Some(stem) => format!("{stem}ies"),
+            None => format!("{singular}s"),
+        }
+    });
     let about = description(&input.attrs)
         .ok_or_else(|| Error::new_spanned(name, "a kind needs a doc comment: users read it in `kubectl explain`"))?;
 
     let head = json!({"kind": kind, "plural": plural, "singular": singular, "shortNames": short_names,
-        "scope": "Namespaced", "template": template})
+        "scope": scope, "template": template})
     .to_string();
     let head = head.trim_end_matches('}');
+    let crd = format!("{head},\"versions\":[");
     let open = format!(
-        "{head},\"versions\":[{{\"name\":{},\"served\":true,\"storage\":true,\"printerColumns\":{},\
+        "{{\"name\":{},\"served\":true,\"storage\":{},\"printerColumns\":{},\
          \"schema\":{{\"type\":\"object\",\"description\":{},\"properties\":{{\"spec\":{{",
         json!(version),
+        !older,
         Value::Array(columns),
         json!(about)
     );
@@ -77,13 +90,26 @@ pub fn derive(input: &DeriveInput) -> Result<TokenStream> {
             const KIND: &'static str = #kind;
             const VERSION: &'static str = #version;
             const CRD: &'static str = ::capstan_provider::concat_text!(
+                #crd,
+                <#name as ::capstan_provider::Kind>::ENTRY,
+                #(",", <#served_too as ::capstan_provider::Kind>::ENTRY,)*
+                "]}"
+            );
+            fn older() -> ::std::vec::Vec<::capstan_provider::versions::Older> {
+                ::std::vec![#(::capstan_provider::versions::Older {
+                    version: <#served_too as ::capstan_provider::Kind>::VERSION,
+                    up: <#served_too as ::capstan_provider::versions::OlderVersion>::up,
+                    down: <#served_too as ::capstan_provider::versions::OlderVersion>::down,
+                }),*]
+            }
+            const ENTRY: &'static str = ::capstan_provider::concat_text!(
                 #open,
                 #schema::BODY,
                 ::capstan_provider::schema::rules_open("", #schema::RULES),
                 #schema::RULES,
                 ::capstan_provider::schema::rules_close("", #schema::RULES),
                 #status,
-                "}}}}]}"
+                "}}}}"
             );
         }
     })

@@ -69,6 +69,7 @@ impl Constraints {
                     "min_items" => "minItems",
                     "max_items" => "maxItems",
                     "min_properties" => "minProperties",
+                    "max_properties" => "maxProperties",
                     "pattern" => "pattern",
                     "format" => "format",
                     "default" => "default",
@@ -164,6 +165,8 @@ struct Serde {
     rename_all: Option<String>,
     default: bool,
     skip: bool,
+    /// It may be left out of what is written, so it is not always there.
+    left_out: bool,
 }
 
 impl Serde {
@@ -182,6 +185,10 @@ impl Serde {
                         }
                     }
                     "skip" => found.skip = true,
+                    "skip_serializing_if" => {
+                        found.left_out = true;
+                        meta.value()?.parse::<Expr>()?;
+                    }
                     "flatten" | "tag" | "untagged" => {
                         return Err(meta.error("derive(Schema) knows no schema for this serde attribute"));
                     }
@@ -294,6 +301,7 @@ fn object<'a>(
         body.text("}");
         let optional = is_option(&field.ty)
             || serde.default
+            || serde.left_out
             || container.default
             || constraints.has_default
             || constraints.optional;

@@ -188,7 +188,15 @@ pub fn secret_encode(secret: &RawSecret, encodings: &[Encoding]) -> RawSecret {
                 let quoted = serde_json::Value::from(String::from_utf8_lossy(&bytes)).to_string();
                 quoted.get(1..quoted.len() - 1).unwrap_or_default().as_bytes().to_vec()
             }
-            other => panic!("the double of the host does not know {other:?}"),
+            Encoding::Gzip => match with(|s| s.gzip) {
+                Some(gzip) => gzip(&bytes),
+                None => panic!("the scenario has no `gzip`"),
+            },
+            Encoding::FormUrlencoded | Encoding::Percent => {
+                let unreserved = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~".contains(byte);
+                let each = |byte: u8| if unreserved(&byte) { vec![byte] } else { format!("%{byte:02X}").into_bytes() };
+                bytes.into_iter().flat_map(each).collect()
+            }
         };
     }
     RawSecret(bytes)

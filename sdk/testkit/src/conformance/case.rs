@@ -7,8 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context as _, bail, ensure};
 
-use super::life::{Life, Living, Setting};
+use super::life::{Life, Living};
+use super::server::Setting;
 use crate::fault::{self, Fault, Strike};
+use crate::proxy::Exchange;
 
 /// How long an outage lasts (milliseconds of the management cluster's time).
 pub const OUTAGE: u64 = 300_000;
@@ -33,7 +35,7 @@ pub enum Trouble {
 pub struct Case {
     /// What strikes.
     pub trouble: Trouble,
-    /// The object is deleted as soon as the trouble has struck while it came up.
+    /// The object is deleted as soon as the trouble has struck while it came up or was changed.
     pub hasty: bool,
 }
 
@@ -84,6 +86,14 @@ impl Trouble {
         }
     }
 
+    /// The exchange that it strikes, or begins with.
+    fn exchange(&self) -> Option<usize> {
+        match self {
+            Self::Exchange(number, _) | Self::Kill(number, _) | Self::Outage(number, _) => Some(*number),
+            Self::Step(..) | Self::Series(_) => None,
+        }
+    }
+
     /// More changing calls than a life without trouble makes that are to be expected at the most.
     fn allowance(&self) -> usize {
         match self {
@@ -111,6 +121,8 @@ pub struct Reference {
     pub changed: Vec<String>,
     /// Exchanges until it was up.
     pub exchanges_up: usize,
+    /// Exchanges until it was changed.
+    pub exchanges_changed: usize,
     /// Exchanges of the whole life.
     pub exchanges: usize,
     /// Those that changed something.
@@ -119,8 +131,12 @@ pub struct Reference {
     pub changing: Vec<usize>,
     /// Steps of turns.
     pub steps: usize,
+    /// The API may show the past for a while after a change.
+    pub stale: bool,
     /// Parts of the object.
     pub parts: usize,
+    /// The most exchanges of one turn.
+    pub busiest_turn: usize,
     /// Exchanges of one look at the settled object, without those that serve many.
     pub at_rest: usize,
 }
@@ -146,18 +162,18 @@ impl Reference {
         living.repeat = repeat;
         living.settle().await.context("coming up")?;
         let up = sorted(setting).await?;
-        let exchanges_up = setting.proxy.exchanges().len();
+        let exchanges_up = setting.proxy.look(<[_]>::len);
         let mut changed = up.clone();
         if let Some(change) = life.change {
             change(&mut living.world);
             living.settle().await.context("being changed")?;
             changed = sorted(setting).await?;
         }
-        let (exchanges, writes) = (setting.proxy.exchanges().len(), living.world.writes.len());
+        let (exchanges, writes) = (setting.proxy.look(<[_]>::len), living.world.writes.len());
         living.pass(80_000).await;
         living.once().await?;
-        let all = setting.proxy.exchanges();
-        let at_rest = all.iter().skip(exchanges).filter(|exchange| !setting.server.is_shared(exchange)).count();
+        let own = |all: &[Exchange]| all.iter().skip(exchanges).filter(|e| !setting.server.is_shared(e)).count();
+        let at_rest = setting.proxy.look(own);
         let written = living.world.writes.get(writes..).unwrap_or_default();
         ensure!(written.is_empty(), "a settled object was written: {written:?}");
         living.delete();
@@ -168,10 +184,13 @@ impl Reference {
             up,
             changed,
             exchanges_up,
-            exchanges: setting.proxy.exchanges().len(),
+            exchanges_changed: exchanges,
+            exchanges: setting.proxy.look(<[_]>::len),
+            busiest_turn: living.busiest_turn,
             changes: living.changes(),
             changing: all_changing(setting),
             steps: living.steps,
+            stale: living.may_be_stale(),
             parts: living.parts,
             at_rest,
         })
@@ -186,14 +205,15 @@ impl Reference {
     }
 
     /// Every case of this life: each fault at each exchange, a host killed there, a host killed at each step, outages
-    /// at each exchange, and `series` seeds.
-    pub fn cases(&self, stale: bool, series: u64) -> Vec<Case> {
+    /// at each exchange, and `series` seeds. Stale reads are among the faults where the manifest says that this API has
+    /// any.
+    pub fn cases(&self, series: u64) -> Vec<Case> {
         let mut all = Vec::new();
         let kills = [Fault::DropRequest, Fault::DropResponse, Fault::Late];
         for hasty in [false, true] {
             let mut add = |trouble| all.push(Case { trouble, hasty });
-            for number in 0..if hasty { self.exchanges_up } else { self.exchanges } {
-                for fault in Fault::all(stale) {
+            for number in 0..if hasty { self.exchanges_changed } else { self.exchanges } {
+                for fault in Fault::all(self.stale) {
                     add(Trouble::Exchange(number, fault));
                 }
                 for fault in kills {
@@ -218,8 +238,11 @@ impl Reference {
 
 /// The numbers of the exchanges that changed something.
 fn all_changing(setting: &Setting<'_>) -> Vec<usize> {
-    let all = setting.proxy.exchanges();
-    all.iter().enumerate().filter(|(_, exchange)| setting.server.changes(exchange)).map(|(number, _)| number).collect()
+    let changing = |all: &[Exchange]| {
+        let all = all.iter().enumerate();
+        all.filter(|(_, exchange)| setting.server.changes(exchange)).map(|(number, _)| number).collect()
+    };
+    setting.proxy.look(changing)
 }
 
 async fn sorted(setting: &Setting<'_>) -> anyhow::Result<Vec<String>> {
@@ -276,38 +299,41 @@ impl Case {
                 setting.proxy.set(fault::seeded(seed, rarity, faults, 4));
             }
         }
-        self.stage(&mut living, &over, Stage::Up).await.context("coming up")?;
-        if !self.hasty {
+        // A trouble that is to strike the change has the object come up first.
+        let early = self.hasty && self.trouble.exchange().is_none_or(|number| number < reference.exchanges_up);
+        self.stage(&mut living, &over, early).await.context("coming up")?;
+        if !early {
             let up = sorted(setting).await?;
             ensure!(up == reference.up, "up, it has {up:?} on the server; it should have {:?}", reference.up);
             if let Some(change) = life.change {
                 change(&mut living.world);
-                self.stage(&mut living, &over, Stage::Changed).await.context("being changed")?;
+                self.stage(&mut living, &over, self.hasty).await.context("being changed")?;
                 let changed = sorted(setting).await?;
                 ensure!(
-                    changed == reference.changed,
+                    self.hasty || changed == reference.changed,
                     "changed, it has {changed:?} on the server; it should have {:?}",
                     reference.changed
                 );
             }
         }
         living.delete();
-        self.stage(&mut living, &over, Stage::Gone).await.context("being deleted")?;
+        self.stage(&mut living, &over, false).await.context("being deleted")?;
         ensure!(living.object().is_none(), "it is not gone: {}", living.said());
         let left = setting.server.left().await?;
         ensure!(left.is_empty(), "the object is gone and there is {left:?}");
         living.everything_arrives().await;
         let left = setting.server.left().await?;
         ensure!(left.is_empty(), "after all that was under way has arrived there is {left:?}");
-        let outcome = Outcome { changes: living.changes(), exchanges: setting.proxy.exchanges().len() };
+        let outcome = Outcome { changes: living.changes(), exchanges: setting.proxy.look(<[_]>::len) };
         let most = reference.changes + self.trouble.allowance();
         ensure!(outcome.changes <= most, "{} changing calls, at most {most} were to be expected", outcome.changes);
         Ok(outcome)
     }
 
-    async fn stage(&self, living: &mut Living<'_>, over: &AtomicBool, stage: Stage) -> anyhow::Result<()> {
-        let proxy = living.setting.proxy;
-        let struck = || proxy.exchanges().iter().any(|exchange| exchange.strike.is_some());
+    /// Lives on until nothing happens any more; `hasty`: or until the trouble has struck.
+    async fn stage(&self, living: &mut Living<'_>, over: &AtomicBool, hasty: bool) -> anyhow::Result<()> {
+        let proxy = &living.setting.proxy;
+        let struck = || proxy.look(|all| all.iter().any(|exchange| exchange.strike.is_some()));
         if let Trouble::Outage(..) = self.trouble {
             // Until it is over the object must neither go nor give up; that it recovers is what comes after.
             for _ in 0..2_000 {
@@ -320,7 +346,7 @@ impl Case {
                 }
                 living.pass(again.unwrap_or_default().max(1)).await;
                 if again.is_some_and(|after| after > 0) {
-                    tokio::time::sleep(living.setting.pace).await;
+                    living.pause().await;
                 }
             }
             if !over.load(Ordering::Relaxed) {
@@ -337,7 +363,7 @@ impl Case {
             }
             return living.settle().await;
         }
-        if self.hasty && stage == Stage::Up {
+        if hasty {
             for _ in 0..2_000 {
                 let again = living.once().await?;
                 let series = matches!(self.trouble, Trouble::Series(_));
@@ -345,19 +371,12 @@ impl Case {
                     return Ok(());
                 }
                 living.pass(again.unwrap_or_default().max(1)).await;
-                tokio::time::sleep(living.setting.pace).await;
+                living.pause().await;
             }
             bail!("it neither came up nor was struck: {}", living.said());
         }
         living.settle().await
     }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Stage {
-    Up,
-    Changed,
-    Gone,
 }
 
 fn struck(strike: Option<Strike>) -> String {
@@ -374,8 +393,15 @@ mod tests {
 
     #[test]
     fn cases_read_back_as_they_are_written() {
-        let reference = Reference { exchanges: 3, exchanges_up: 2, steps: 2, ..Reference::default() };
-        let all = reference.cases(true, 5);
+        let reference = Reference {
+            exchanges: 3,
+            exchanges_up: 1,
+            exchanges_changed: 2,
+            steps: 2,
+            stale: true,
+            ..Reference::default()
+        };
+        let all = reference.cases(5);
         assert!(all.len() > 60, "{}", all.len());
         for case in all {
             assert_eq!(case.to_string().parse::<Case>(), Ok(case), "{case}");

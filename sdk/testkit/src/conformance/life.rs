@@ -5,65 +5,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
-use async_trait::async_trait;
 use capstan_api::{Object, ObjectKey};
-use capstan_core::contract::Served;
+use capstan_core::contract::{Granted, KnownPart, ProviderError, Served};
 use capstan_core::infrastructure;
 use capstan_core::plan::Plan;
 use capstan_core::record::{INTENT_FRESH, LEASE};
 use capstan_core::testing::World;
 use capstan_core::turn::{Call, Course, Mint, Outcome, Reply, Step, Told, TurnInput, TurnRequest};
 use capstan_core::view::{Connection, LastTurn, NotNow, Place, Select, View};
-use capstan_gateway::policy::Policy;
-use capstan_gateway::{Destination, Endpoints, Gateway, Transport};
+use capstan_gateway::Gateway;
 use serde_json::Value;
 
-use crate::proxy::{Exchange, FaultProxy};
-use crate::{Testkit, fault};
-
-/// The server that a component drives, as the test sees it: past the proxy, and without faults.
-#[async_trait]
-pub trait Server: Send + Sync {
-    /// What stands on the server that was not there before the test, one line for each resource; lines carry nothing
-    /// that differs from run to run (ids, times).
-    ///
-    /// # Errors
-    /// When the server cannot be asked.
-    async fn left(&self) -> anyhow::Result<Vec<String>>;
-
-    /// Takes all of that away, after a case that failed.
-    ///
-    /// # Errors
-    /// When it cannot be.
-    async fn clear(&self) -> anyhow::Result<()>;
-
-    /// Whether an exchange may have changed something.
-    fn changes(&self, exchange: &Exchange) -> bool {
-        exchange.changes()
-    }
-
-    /// Whether an exchange is a read whose answer the gateway shares among many objects (`max-age`): here, where there is
-    /// one object, it is not counted as the cost of looking at it.
-    fn is_shared(&self, _exchange: &Exchange) -> bool {
-        false
-    }
-}
-
-/// What lives are run with.
-pub struct Setting<'a> {
-    /// The component.
-    pub kit: &'a Testkit,
-    /// The proxy before the server.
-    pub proxy: &'a FaultProxy,
-    /// The server.
-    pub server: &'a dyn Server,
-    /// How requests are carried out: the host's own network.
-    pub transport: Arc<dyn Transport>,
-    /// What every endpoint of the manifest means: the proxy, with the credential.
-    pub destination: Destination,
-    /// How long the server gets, in real time, before it is looked at again.
-    pub pace: Duration,
-}
+use super::component::Guest;
+use super::server::Setting;
+use crate::fault;
+use crate::proxy::Schedule;
 
 /// An object and all that it needs around it.
 #[derive(Clone)]
@@ -100,8 +56,24 @@ pub(super) struct Living<'a> {
     pub parts: usize,
     /// More than this at once is too much; `None`: whatever there is.
     pub at_most: Option<Vec<String>>,
-    late_since: Option<u64>,
-    stale_since: Option<u64>,
+    /// The calls that may send something: the first and the last of each function and part.
+    pub called: BTreeMap<(String, bool), Called>,
+    /// The most requests that one turn sent.
+    pub busiest_turn: usize,
+    gateway: Arc<Gateway>,
+    /// What the world's clock is ahead of the proxy's.
+    ahead: u64,
+    /// How many requests had reached the server when it was looked at last.
+    looked: Option<usize>,
+}
+
+/// A call as it was made.
+#[derive(Clone)]
+pub(super) struct Called {
+    pub input: TurnInput,
+    pub call: Call,
+    pub known: BTreeMap<String, KnownPart>,
+    pub granted: Granted,
 }
 
 impl View for Living<'_> {
@@ -128,22 +100,14 @@ impl View for Living<'_> {
     }
 }
 
-/// One destination behind every name.
-struct OneEndpoint(Destination, Arc<Policy>);
-
-impl Endpoints for OneEndpoint {
-    fn endpoint(&self, _: &str, _: &str) -> Result<Option<Destination>, String> {
-        Ok(None)
-    }
-
-    fn module_default(&self, _: &str, _: &str) -> Result<Option<Destination>, String> {
-        Ok(Some(self.0.clone()))
-    }
-
-    fn policy(&self, _: &str) -> Arc<Policy> {
-        // The proxy is on loopback.
-        self.1.clone()
-    }
+/// How a turn ended.
+enum End {
+    /// With this plan, carried out.
+    Finished(Box<Plan>),
+    /// What it wrote was out of date: the object is decided again.
+    Abandoned,
+    /// The host died in it.
+    Died,
 }
 
 /// Decisions before a life counts as one that never settles.
@@ -156,7 +120,14 @@ const QUIET: u64 = 20_000;
 impl<'a> Living<'a> {
     /// Begins a life: everything but the host's doing is there.
     pub fn begin(setting: &'a Setting<'a>, life: &'a Life) -> anyhow::Result<Self> {
-        let all = setting.kit.module().served("conformance");
+        setting.proxy.set(fault::calm());
+        setting.proxy.forget();
+        Self::begin_beside(setting, life, setting.gateway())
+    }
+
+    /// Begins a life beside others: with their host's gateway.
+    pub fn begin_beside(setting: &'a Setting<'a>, life: &'a Life, gateway: Arc<Gateway>) -> anyhow::Result<Self> {
+        let all = setting.component.served();
         let served = all.iter().find(|(kind, _)| *kind == life.subject.kind).map(|(_, served)| served.clone());
         let served = served.with_context(|| format!("the component serves no {}", life.subject.kind))?;
         let mut world = World::new();
@@ -167,13 +138,13 @@ impl<'a> Living<'a> {
         for object in &life.objects {
             let mut object = object.clone();
             resolve_owners(&mut object, &uids);
+            give_uid(&mut object);
             let put = world.put(object);
             uids.insert(format!("of {}/{}", put.kind(), put.name()), put.uid().to_owned());
         }
         ensure!(world.find(&life.subject).is_some(), "{} is not among the life's objects", life.subject);
-        setting.proxy.set(fault::calm());
-        setting.proxy.forget();
-        Ok(Self {
+        let ahead = world.now.saturating_sub(passed(setting));
+        let living = Self {
             setting,
             life,
             world,
@@ -185,13 +156,54 @@ impl<'a> Living<'a> {
             repeat: 1,
             parts: 0,
             at_most: None,
-            late_since: None,
-            stale_since: None,
-        })
+            called: BTreeMap::new(),
+            busiest_turn: 0,
+            gateway,
+            ahead,
+            looked: None,
+        };
+        living.schedule();
+        Ok(living)
+    }
+
+    /// When what is late arrives: what a host that lives has sent it gives up after the request's time; what a dead one
+    /// has sent within the freshness of its intent arrives before the Lease is anybody else's to count on.
+    fn schedule(&self) {
+        let more = if self.killed { LEASE - INTENT_FRESH } else { 0 };
+        let mut schedule = self.by_manifest();
+        schedule.late += Duration::from_millis(more);
+        self.setting.proxy.schedule(schedule);
+    }
+
+    /// What is said of a host that lives.
+    fn by_manifest(&self) -> Schedule {
+        let late = Duration::from_millis(self.served.request_timeout.saturating_sub(1));
+        let stale = Duration::from_millis(self.served.consistency_window);
+        self.setting.server.schedule(Schedule { late, stale })
+    }
+
+    /// The host dies, and all that it remembers; another one begins.
+    fn die(&mut self) {
+        self.killed = true;
+        self.schedule();
+        self.gateway = self.setting.gateway();
+        self.last.clear();
     }
 
     pub fn object(&self) -> Option<Arc<Object>> {
         self.world.find(&self.life.subject)
+    }
+
+    /// The API may show the past for a while after a change.
+    pub fn may_be_stale(&self) -> bool {
+        self.by_manifest().stale > Duration::ZERO
+    }
+
+    /// Looks once at an object that may be settled, as at a resync.
+    pub async fn look(&mut self) -> anyhow::Result<()> {
+        self.see_the_time();
+        self.last.clear();
+        self.once().await.map(drop)
     }
 
     /// Its infrastructure is there, as Cluster API says it.
@@ -213,42 +225,18 @@ impl<'a> Living<'a> {
 
     /// How many exchanges changed something so far, or may have.
     pub fn changes(&self) -> usize {
-        self.setting.proxy.exchanges().iter().filter(|exchange| self.setting.server.changes(exchange)).count()
+        self.setting.changes()
     }
 
     /// Lets time pass; what is late arrives, and reads that show the past stop doing so, when their time has come.
     pub async fn pass(&mut self, milliseconds: u64) {
-        let to = self.world.now + milliseconds;
-        loop {
-            let arrival = self.late_since.map(|since| {
-                // What a host that lives has sent it gives up after the request's time; what a dead one has sent
-                // within the freshness of its intent arrives before the Lease is anybody else's to count on.
-                let more = if self.killed { LEASE - INTENT_FRESH } else { 0 };
-                since + self.served.request_timeout + more - 1
-            });
-            let fresh = self.stale_since.map(|since| since + self.served.consistency_window);
-            let Some(next) = [arrival, fresh].into_iter().flatten().min().filter(|next| *next <= to) else { break };
-            self.world.now = self.world.now.max(next);
-            if arrival == Some(next) {
-                self.late_since = None;
-                self.setting.proxy.release().await;
-            } else {
-                self.stale_since = None;
-                self.setting.proxy.freshen();
-            }
-        }
-        self.world.now = self.world.now.max(to);
+        self.setting.proxy.pass(Duration::from_millis(milliseconds)).await;
+        self.see_the_time();
     }
 
-    /// Sees what the last request has set going.
-    fn note_trouble(&mut self) {
-        let (now, proxy) = (self.world.now, self.setting.proxy);
-        if proxy.late() > 0 {
-            self.late_since.get_or_insert(now);
-        }
-        if proxy.is_stale() {
-            self.stale_since.get_or_insert(now);
-        }
+    /// The world's clock follows the proxy's: whoever waited let time pass.
+    fn see_the_time(&mut self) {
+        self.world.now = self.ahead + passed(self.setting);
     }
 
     /// Decides once and carries everything out. How long until it is to be decided again; `None`: only by a change.
@@ -258,15 +246,18 @@ impl<'a> Living<'a> {
         let mut again = plan.look_again;
         if let Some(turn) = plan.turn {
             match self.turn(&turn).await? {
-                Some(finish) => {
+                End::Finished(finish) => {
                     let look_again = finish.look_again.and_then(|after| u64::try_from(after.as_millis()).ok());
                     let last = LastTurn { at: self.world.now, inputs: turn.inputs.clone(), look_again };
                     self.last.insert(self.life.subject.clone(), last);
                     again = [again, finish.look_again].into_iter().flatten().min();
                 }
-                // Died: nothing is remembered.
-                None => {
+                End::Abandoned => {
                     self.last.clear();
+                    again = Some(Duration::ZERO);
+                }
+                End::Died => {
+                    self.die();
                     again = Some(Duration::ZERO);
                 }
             }
@@ -276,8 +267,12 @@ impl<'a> Living<'a> {
         Ok(again.and_then(|after| u64::try_from(after.as_millis()).ok()))
     }
 
-    async fn not_too_much(&self) -> anyhow::Result<()> {
+    async fn not_too_much(&mut self) -> anyhow::Result<()> {
         let Some(most) = &self.at_most else { return Ok(()) };
+        let reached = self.setting.proxy.reached();
+        if self.looked.replace(reached) == Some(reached) {
+            return Ok(());
+        }
         let left = self.setting.server.left().await?;
         for line in &left {
             let count = |all: &[String]| all.iter().filter(|other| *other == line).count();
@@ -287,62 +282,55 @@ impl<'a> Living<'a> {
         Ok(())
     }
 
-    /// `None` when the host died.
-    async fn turn(&mut self, turn: &TurnRequest) -> anyhow::Result<Option<Plan>> {
+    async fn turn(&mut self, turn: &TurnRequest) -> anyhow::Result<End> {
         let mut course = turn.course.boxed();
         self.course(&turn.input, &mut *course).await
     }
 
-    async fn guest(&self, input: &TurnInput) -> anyhow::Result<capstan_runtime::Turn> {
-        // A gateway of its own: what one remembers it remembers by the real clock.
-        let policy = Arc::new(Policy::new(["127.0.0.1"], []).map_err(anyhow::Error::msg)?);
-        let endpoints = Arc::new(OneEndpoint(self.setting.destination.clone(), policy));
-        let gateway = Arc::new(Gateway::new(endpoints, self.setting.transport.clone()));
-        let module = self.setting.kit.module();
-        module.begin("conformance", input.clone(), &gateway).await.map_err(anyhow::Error::msg)
+    async fn guest(&self, input: &TurnInput, gateway: &Arc<Gateway>) -> anyhow::Result<Box<dyn Guest>> {
+        self.setting.component.begin(input.clone(), gateway).await
     }
 
-    async fn course(&mut self, input: &TurnInput, course: &mut dyn Course) -> anyhow::Result<Option<Plan>> {
-        let mut guest = self.guest(input).await?;
+    /// Makes a call again as a host would that does not know that it was made. What it returns may differ; of pure
+    /// calls it may not.
+    async fn again(&self, called: &Called, outcome: &Outcome) -> anyhow::Result<()> {
+        let pure = matches!(called.call, Call::Needs | Call::Parts | Call::ReportCluster | Call::ReportMachine);
+        let changes = matches!(called.call, Call::Create(_) | Call::Update(..) | Call::Delete(_));
+        for _ in 1..if pure || changes { self.repeat } else { 1 } {
+            let mut again = self.guest(&called.input, &self.setting.gateway()).await?;
+            let Called { call, known, granted, .. } = called.clone();
+            let repeated = again.call(call, known, granted, &|| true).await;
+            ensure!(!pure || repeated == *outcome, "{:?}, asked again, answers {repeated:?}", called.call);
+        }
+        Ok(())
+    }
+
+    async fn course(&mut self, input: &TurnInput, course: &mut dyn Course) -> anyhow::Result<End> {
+        let mut guest = self.guest(input, &self.gateway).await?;
+        let sent_before = self.setting.proxy.look(<[_]>::len);
         let mut told = Told::Begin;
         loop {
             let step = course.next(told, self.world.now);
             let death = self.death.filter(|(at, _)| *at == self.steps).map(|(_, before)| before);
             self.steps += 1;
             if death == Some(true) {
-                self.killed = true;
-                return Ok(None);
+                return Ok(End::Died);
             }
             self.pass(10).await;
             told = match step {
                 Step::Call { call, known, granted } => {
-                    let reads = !matches!(call, Call::Create(_) | Call::Update(..) | Call::Delete(_));
-                    let before = self.changes();
-                    let asked = guest.call(call.clone(), known.clone(), granted.clone(), &|| true);
-                    let outcome = tokio::select! {
-                        outcome = asked => outcome,
-                        () = self.setting.proxy.killed() => {
-                            self.killed = true;
-                            self.note_trouble();
-                            return Ok(None);
-                        }
-                    };
-                    self.note_trouble();
-                    let sent = self.changes() - before;
-                    ensure!(sent <= usize::from(!reads), "{call:?} sent {sent} requests that change something");
-                    if let Outcome { reply: Ok(Reply::Parts(parts)), .. } = &outcome {
-                        self.parts = parts.len();
-                    }
-                    for _ in 1..if reads { 1 } else { self.repeat } {
-                        let mut again = self.guest(input).await?;
-                        again.call(call.clone(), known.clone(), granted.clone(), &|| true).await;
-                    }
+                    let called = Called { input: input.clone(), call, known, granted };
+                    let Some(outcome) = self.call(&mut *guest, &called).await? else { return Ok(End::Died) };
+                    self.again(&called, &outcome).await?;
+                    let sent = self.setting.proxy.look(<[_]>::len).saturating_sub(sent_before);
+                    self.busiest_turn = self.busiest_turn.max(sent);
+                    self.remember(called);
                     Told::Called(outcome)
                 }
                 Step::Write(writes) => {
                     let written = self.world.apply_writes(&writes);
                     if written.len() < writes.len() {
-                        return Ok(None);
+                        return Ok(End::Abandoned);
                     }
                     Told::Written(written)
                 }
@@ -355,14 +343,57 @@ impl<'a> Living<'a> {
                         }
                         self.world.apply_writes(std::slice::from_ref(write));
                     }
-                    self.killed |= death.is_some();
-                    return Ok(death.is_none().then_some(plan));
+                    return Ok(if death.is_some() { End::Died } else { End::Finished(Box::new(plan)) });
                 }
             };
             if death.is_some() {
-                self.killed = true;
-                return Ok(None);
+                return Ok(End::Died);
             }
+        }
+    }
+
+    /// Makes a call; `None` when the host is killed meanwhile.
+    async fn call(&mut self, guest: &mut dyn Guest, called: &Called) -> anyhow::Result<Option<Outcome>> {
+        let Called { call, known, granted, .. } = called.clone();
+        let reads = !matches!(call, Call::Create(_) | Call::Update(..) | Call::Delete(_));
+        let before = self.changes();
+        let asked = guest.call(call.clone(), known, granted, &|| true);
+        let outcome = tokio::select! {
+            outcome = asked => Some(outcome),
+            () = self.setting.proxy.killed() => None,
+        };
+        self.see_the_time();
+        let sent = self.changes() - before;
+        ensure!(sent <= usize::from(!reads), "{call:?} sent {sent} requests that change something");
+        let Some(outcome) = outcome else { return Ok(None) };
+        if let Err(ProviderError::Violated(rule)) = &outcome.reply {
+            bail!("{call:?} breaks the contract: {rule}");
+        }
+        if let Ok(Reply::Parts(parts)) = &outcome.reply {
+            self.parts = parts.len();
+        }
+        Ok(Some(outcome))
+    }
+
+    /// Keeps the first and the last call of each function and part.
+    fn remember(&mut self, called: Called) {
+        let name = match &called.call {
+            Call::Identify { part, .. } => format!("identify {part}"),
+            Call::Observe(part) => format!("observe {part}"),
+            Call::Create(part) => format!("create {part}"),
+            Call::Update(part, _) => format!("update {part}"),
+            Call::Delete(part) => format!("delete {part}"),
+            _ => return,
+        };
+        self.called.entry((name.clone(), true)).or_insert_with(|| called.clone());
+        self.called.insert((name, false), called);
+    }
+
+    /// Gives the server the time that its own work takes.
+    pub async fn pause(&self) {
+        match self.setting.server.pace() {
+            Duration::ZERO => tokio::task::yield_now().await,
+            pace => tokio::time::sleep(pace).await,
         }
     }
 
@@ -375,7 +406,8 @@ impl<'a> Living<'a> {
             if self.object().is_none() {
                 return Ok(());
             }
-            let up = self.provisioned() && self.late_since.is_none() && self.stale_since.is_none();
+            let calm = self.setting.proxy.late() == 0 && !self.setting.proxy.is_stale();
+            let up = self.provisioned() && calm;
             // A machine whose Node has not joined is looked at often.
             looks += 1;
             if before != (self.world.writes.len(), self.changes()) {
@@ -388,7 +420,7 @@ impl<'a> Living<'a> {
             let Some(after) = again else { bail!("it stands still: {}", self.said()) };
             self.pass(after.max(1)).await;
             if after > 0 {
-                tokio::time::sleep(self.setting.pace).await;
+                self.pause().await;
             }
         }
         bail!("it never settles: {}", self.said())
@@ -396,7 +428,6 @@ impl<'a> Living<'a> {
 
     /// The last thing that is waited for after an end: all that could still arrive has.
     pub async fn everything_arrives(&mut self) {
-        self.note_trouble();
         self.pass(10 * REST).await;
     }
 
@@ -417,4 +448,18 @@ fn resolve_owners(object: &mut Value, uids: &BTreeMap<String, String>) {
             owner.insert("uid".to_owned(), uid.into());
         }
     }
+}
+
+/// A uid that no object of another kind or name has, in whichever life.
+fn give_uid(object: &mut Value) {
+    let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let uid = format!("{}-{}-{}", text("/kind"), text("/metadata/namespace"), text("/metadata/name"));
+    if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+        metadata.entry("uid").or_insert(uid.to_lowercase().into());
+    }
+}
+
+/// Milliseconds that have passed since the setting began.
+fn passed(setting: &Setting<'_>) -> u64 {
+    u64::try_from(setting.proxy.passed().as_millis()).unwrap_or(u64::MAX)
 }

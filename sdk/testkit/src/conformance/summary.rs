@@ -45,21 +45,27 @@ impl Summary {
         }
     }
 
+    /// How many cases were counted.
+    pub fn cases(&self) -> usize {
+        self.rows.values().map(|row| row.cases).sum()
+    }
+
     /// As a section of a document.
     pub fn markdown(&self) -> String {
         let r = &self.reference;
-        let cases: usize = self.rows.values().map(|row| row.cases).sum();
-        let mut text = format!("## {}\n\n", self.life);
+        let cases = self.cases();
+        let mut text = format!("### {}\n\n", self.life);
         let _ = writeln!(
             text,
             "Without trouble: {} exchanges, {} of them changing, {} steps; up, it has {} on the server; one look at the \
-             settled object is {} exchanges for {} parts.\n",
+             settled object is {} exchanges for {} parts, and no turn has more than {}.\n",
             r.exchanges,
             r.changes,
             r.steps,
             if r.up.is_empty() { "nothing".to_owned() } else { r.up.join(", ") },
             r.at_rest,
-            r.parts
+            r.parts,
+            r.busiest_turn
         );
         let _ = writeln!(text, "{cases} cases, {} failed.\n", self.failures.len());
         text.push_str("| Trouble | Cases | Failed | Most changing calls | Most calls |\n|---|---|---|---|---|\n");

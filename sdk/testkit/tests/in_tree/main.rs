@@ -14,10 +14,11 @@ use std::sync::OnceLock;
 use capstan_core::contract::Role;
 use capstan_testkit::Testkit;
 
-const PROVIDERS: [(&str, Role); 5] = [
+const PROVIDERS: [(&str, Role); 6] = [
     ("simulated", Role::Infrastructure),
     ("docker", Role::Infrastructure),
     ("proxmox", Role::Infrastructure),
+    ("aws", Role::Infrastructure),
     ("kubeadm-bootstrap", Role::Bootstrap),
     ("kubeadm-control-plane", Role::ControlPlane),
 ];

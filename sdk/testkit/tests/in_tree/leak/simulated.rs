@@ -1,23 +1,17 @@
 //! `simulated` against the simulated cloud, over real HTTP.
 
-use std::sync::Arc;
-use std::time::Duration;
-
 use async_trait::async_trait;
 use capstan_api::ObjectKey;
-use capstan_core::testing::World;
-use capstan_gateway::{Destination, Network, Origin};
 use capstan_simulator::{Simulator, SimulatorOptions};
-use capstan_testkit::FaultProxy;
-use capstan_testkit::conformance::{Life, Server, Setting};
+use capstan_testkit::conformance::{Access, Life, Server, ServerStarts, Suite};
 use serde_json::{Value, json};
 
-use super::{Extent, leaks_nothing, ten_calls_are_one};
-
-const INFRASTRUCTURE: &str = "infrastructure.cluster.x-k8s.io";
+use super::scenery::{INFRASTRUCTURE, around_machine, cluster_of, node_joins, owner};
+use super::{FAILED, all, sample, worlds};
 
 /// The cloud as the test sees it.
 struct Cloud {
+    _simulator: Simulator,
     base: String,
     client: reqwest::Client,
 }
@@ -32,6 +26,10 @@ impl Cloud {
 
 #[async_trait]
 impl Server for Cloud {
+    fn access(&self) -> Access {
+        Access::open(self.base.clone())
+    }
+
     async fn left(&self) -> anyhow::Result<Vec<String>> {
         let mut left = Vec::new();
         for what in ["machines", "load-balancers"] {
@@ -56,95 +54,69 @@ impl Server for Cloud {
     }
 }
 
-fn lives() -> [Life; 2] {
-    let cluster = json!({"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Cluster",
-        "metadata": {"name": "c", "namespace": "n"},
-        "spec": {"infrastructureRef": {"apiGroup": INFRASTRUCTURE, "kind": "SimulatedCluster", "name": "c"}},
-        "status": {"initialization": {"infrastructureProvisioned": true}}});
-    let owner = |kind: &str, name: &str| {
-        json!([{"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": kind,
-        "name": name, "uid": format!("of {kind}/{name}"), "controller": true}])
-    };
-    let machine = json!({"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Machine",
-        "metadata": {"name": "m", "namespace": "n"},
-        "spec": {"clusterName": "c", "bootstrap": {"dataSecretName": "m"}}});
-    let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "m", "namespace": "n"},
-        "data": {"value": "I2Nsb3VkLWNvbmZpZwo=", "format": "Y2xvdWQtY29uZmln"}});
-    let api_version = format!("{INFRASTRUCTURE}/v1beta1");
-    let key = |kind: &str, name: &str| ObjectKey::new(INFRASTRUCTURE, kind, "n", name);
-    [
-        Life {
-            name: "machine",
-            objects: vec![
-                cluster.clone(),
-                machine,
-                secret,
-                json!({"apiVersion": api_version, "kind": "SimulatedMachine",
-                    "metadata": {"name": "m", "namespace": "n", "labels": {"cluster.x-k8s.io/cluster-name": "c"},
-                        "ownerReferences": owner("Machine", "m")},
-                    "spec": {"cpus": 2, "memoryMiB": 2048}}),
-            ],
-            subject: key("SimulatedMachine", "m"),
-            change: Some(node_joins),
-            tend: |_| (),
-        },
-        Life {
-            name: "cluster",
-            objects: vec![
-                cluster,
-                json!({"apiVersion": api_version, "kind": "SimulatedCluster",
-                    "metadata": {"name": "c", "namespace": "n", "ownerReferences": owner("Cluster", "c")},
-                    "spec": {}}),
-            ],
-            subject: key("SimulatedCluster", "c"),
-            change: Some(|world| {
-                let domain = json!([{"name": "a", "controlPlane": true}]);
-                world.edit(&ObjectKey::new(INFRASTRUCTURE, "SimulatedCluster", "n", "c"), |object| {
-                    object.set("/spec/failureDomains", domain);
-                });
-            }),
-            tend: |_| (),
-        },
-    ]
+fn machine(name: &'static str) -> Life {
+    let mut objects = vec![cluster_of("SimulatedCluster")];
+    objects.extend(around_machine(name));
+    objects.push(json!({"apiVersion": format!("{INFRASTRUCTURE}/v1beta1"), "kind": "SimulatedMachine",
+        "metadata": {"name": name, "namespace": "n", "labels": {"cluster.x-k8s.io/cluster-name": "c"},
+            "ownerReferences": owner("Machine", name)},
+        "spec": {"cpus": 2, "memoryMiB": 2048}}));
+    Life {
+        name: if name == "m" { "machine" } else { name },
+        objects,
+        subject: ObjectKey::new(INFRASTRUCTURE, "SimulatedMachine", "n", name),
+        change: Some(node_joins),
+        tend: |_| (),
+    }
 }
 
-/// The Machine's Node is there.
-pub(super) fn node_joins(world: &mut World) {
-    let machine = ObjectKey::new("cluster.x-k8s.io", "Machine", "n", "m");
-    world.edit(&machine, |machine| machine.set("/status/nodeRef", json!({"name": "m"})));
+fn cluster() -> Life {
+    Life {
+        name: "cluster",
+        objects: vec![
+            cluster_of("SimulatedCluster"),
+            json!({"apiVersion": format!("{INFRASTRUCTURE}/v1beta1"), "kind": "SimulatedCluster",
+                "metadata": {"name": "c", "namespace": "n", "ownerReferences": owner("Cluster", "c")},
+                "spec": {}}),
+        ],
+        subject: ObjectKey::new(INFRASTRUCTURE, "SimulatedCluster", "n", "c"),
+        change: Some(|world| {
+            let domain = json!([{"name": "a", "controlPlane": true}]);
+            world.edit(&ObjectKey::new(INFRASTRUCTURE, "SimulatedCluster", "n", "c"), |object| {
+                object.set("/spec/failureDomains", domain);
+            });
+        }),
+        tend: |_| (),
+    }
 }
 
-async fn with_setting<F>(run: F)
-where
-    F: AsyncFnOnce(&Setting<'_>),
-{
-    let simulator = Simulator::start(SimulatorOptions::default()).await.unwrap();
-    let base = format!("http://{}", simulator.address());
-    let proxy = FaultProxy::start(&base).await.unwrap();
-    let cloud = Cloud { base, client: reqwest::Client::new() };
-    let setting = Setting {
-        kit: crate::provider("simulated"),
-        proxy: &proxy,
-        server: &cloud,
-        transport: Arc::new(Network::new()),
-        destination: Destination::of(Origin::parse(&proxy.url()).unwrap()),
-        pace: Duration::from_millis(2),
-    };
-    run(&setting).await;
+fn server() -> ServerStarts {
+    Box::pin(async {
+        let simulator = Simulator::start(SimulatorOptions::default()).await?;
+        let base = format!("http://{}", simulator.address());
+        let cloud: Box<dyn Server> = Box::new(Cloud { _simulator: simulator, base, client: reqwest::Client::new() });
+        Ok(cloud)
+    })
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_sample_of_faults_leaks_nothing_in_the_simulated_cloud() {
-    with_setting(async |setting| leaks_nothing("simulated", setting, &lives(), false, Extent::Sample(40)).await).await;
+fn suite() -> Suite<'static> {
+    Suite {
+        name: "simulated",
+        component: crate::provider("simulated"),
+        server,
+        lives: vec![machine("m"), cluster()],
+        fleet: ["m1", "m2", "m3"].map(machine).into(),
+        failed: FAILED,
+    }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn ten_calls_leave_the_footprint_of_one_in_the_simulated_cloud() {
-    with_setting(async |setting| ten_calls_are_one(setting, &lives()).await).await;
+#[test]
+fn a_sample_of_faults_leaks_nothing_in_the_simulated_cloud() {
+    sample(&suite(), 40, 2);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[test]
 #[ignore = "minutes: make leak"]
-async fn all_faults_leak_nothing_in_the_simulated_cloud() {
-    with_setting(async |setting| leaks_nothing("simulated", setting, &lives(), false, Extent::All).await).await;
+fn all_faults_leak_nothing_in_the_simulated_cloud() {
+    all(&suite(), worlds());
 }
