@@ -154,7 +154,7 @@ pub(crate) fn version(catalog: &Catalog, group: &str, name: &str) -> Result<Resp
     }
     for review in REVIEWS.iter().filter(|review| review.group == group && review.version == name) {
         resources.push(json!({
-            "name": review.plural, "singularName": review.singular, "namespaced": false, "kind": review.kind, "verbs": ACTION_VERBS,
+            "name": review.plural, "singularName": review.singular, "namespaced": review.namespaced, "kind": review.kind, "verbs": ACTION_VERBS,
         }));
     }
     if resources.is_empty() {
@@ -222,7 +222,7 @@ fn aggregated_version(catalog: &Catalog, group: &str, name: &str) -> Value {
         resources.push(json!({
             "resource": review.plural,
             "responseKind": {"group": group, "version": name, "kind": review.kind},
-            "scope": "Cluster",
+            "scope": if review.namespaced { "Namespaced" } else { "Cluster" },
             "singularResource": review.singular,
             "verbs": ACTION_VERBS,
         }));

@@ -1,6 +1,7 @@
 //! What PUT and all patches have in common: from the object as it is and as it is wanted to a committed change.
 
 use super::{Call, Verb, now};
+use crate::auth::rbac;
 use crate::catalog::Resource;
 use crate::kinds;
 use crate::options::{AdmissionRequest, Operation};
@@ -363,6 +364,10 @@ impl Call<'_> {
         object: &Value,
         dry_run: bool,
     ) -> Result<(), Status> {
+        if self.resource.group == rbac::GROUP {
+            let (plural, namespace) = (&self.resource.plural, &self.path.namespace);
+            self.server.confirm_no_escalation(&self.user, plural, namespace, old, object)?;
+        }
         let hooks = &self.server.inner.options.admission;
         if hooks.is_empty() {
             return Ok(());

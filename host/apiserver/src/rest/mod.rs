@@ -9,6 +9,7 @@ mod read;
 mod render;
 mod reviews;
 mod scale;
+mod token;
 mod watch;
 
 pub(crate) use change::{FOREGROUND, ORPHAN, is_finished};
@@ -98,6 +99,20 @@ pub(crate) fn now() -> String {
     Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
+impl ResourcePath {
+    /// What a request with this path wants to do.
+    pub fn attributes(&self, verb: Verb) -> Attributes<'_> {
+        Attributes {
+            verb: verb.name(),
+            group: &self.group,
+            resource: &self.resource,
+            subresource: &self.subresource,
+            namespace: &self.namespace,
+            name: &self.name,
+        }
+    }
+}
+
 /// What a request about objects comes with.
 pub(crate) struct Incoming {
     pub user: User,
@@ -119,15 +134,7 @@ pub(crate) async fn answer(
         return answer;
     }
     let Incoming { user, path, query, headers, body, lean, shutdown } = incoming;
-    let attributes = Attributes {
-        verb: verb.name(),
-        group: &path.group,
-        resource: &path.resource,
-        subresource: &path.subresource,
-        namespace: &path.namespace,
-        name: &path.name,
-    };
-    server.authorize(&user, &attributes)?;
+    server.authorize(&user, &path.attributes(verb))?;
     let catalog = server.catalog();
     // A built-in group knows its versions and says what they lack; of all else there is nobody who could say anything.
     let absent = || {
@@ -189,6 +196,7 @@ impl Call<'_> {
             ("scale", Verb::Update | Verb::Patch) => call.change_scale(call.verb).await,
             ("eviction", Verb::Create) => call.evict().await,
             ("binding", Verb::Create) => call.bind().await,
+            ("token", Verb::Create) => call.token(),
             ("status" | "finalize" | "approval", Verb::Get) => call.get().await,
             ("" | "status" | "finalize" | "approval" | "ephemeralcontainers" | "resize", Verb::Update) => {
                 call.update().await
