@@ -11,6 +11,28 @@ pub mod machines;
 pub mod plane;
 pub mod real;
 pub mod secrets;
+pub mod stage;
 pub mod witness;
 
-pub use plane::{Plane, Up};
+pub use plane::{BackEnd, Plane, Up};
+
+/// Makes two tests of each of these functions: `name::embedded` and `name::real`.
+#[macro_export]
+macro_rules! on_both_back_ends {
+    ($($name:ident),+ $(,)?) => {$(
+        mod $name {
+            #[test]
+            fn embedded() -> anyhow::Result<()> {
+                super::$name($crate::BackEnd::Embedded)
+            }
+
+            #[test]
+            fn real() -> anyhow::Result<()> {
+                if $crate::real::programs().is_none() {
+                    return $crate::plane::skip(concat!(module_path!(), ": no real kube-apiserver (tests/setup.sh builds one)"));
+                }
+                super::$name($crate::BackEnd::Real)
+            }
+        }
+    )+};
+}

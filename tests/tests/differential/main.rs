@@ -14,6 +14,7 @@ mod listing;
 mod normal;
 mod objects;
 mod patches;
+mod rbac;
 mod schemas;
 mod sequences;
 mod servers;

@@ -1,6 +1,6 @@
 //! The two servers that are compared, started once for all cases.
 
-use capstan_apiserver::{ApiServer, Authentication, Builtins, Database, Durability, Options, Store, server_config};
+use capstan_apiserver::{ApiServer, Authentication, Builtins, Database, Options, Store, server_config};
 use capstan_tests::authority::{Authority, Signed};
 use capstan_tests::real::{RealServer, programs};
 use reqwest::{Certificate, Client, Identity};
@@ -77,7 +77,7 @@ fn embedded() -> Server {
 }
 
 fn open(path: &std::path::Path) -> (Database, Store) {
-    let database = Database::open(path, Durability::Immediate).expect("a state file");
+    let database = Database::open(path).expect("a state file");
     let store = database.store("management").expect("a store");
     (database, store)
 }

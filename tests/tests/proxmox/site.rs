@@ -10,7 +10,7 @@ use capstan_tests::fakepve::FakePve;
 use capstan_tests::http::Client;
 use capstan_tests::hypervisor::Hypervisor;
 use capstan_tests::machines::Machines;
-use capstan_tests::plane::{Plane, Up, free_port, root};
+use capstan_tests::plane::{BackEnd, Plane, Up, free_port, root};
 use capstan_tests::secrets::Secrets;
 use capstan_tests::witness::Witness;
 use serde_json::Value;
@@ -53,7 +53,7 @@ pub fn example(pve: &FakePve, secret: &str) -> Result<String> {
 
 impl Site {
     /// Starts a management plane that applies these manifests.
-    pub fn start(pve: Arc<FakePve>, hypervisor: Hypervisor, manifests: &str) -> Result<Self> {
+    pub fn start(back_end: BackEnd, pve: Arc<FakePve>, hypervisor: Hypervisor, manifests: &str) -> Result<Self> {
         let dir = tempfile::tempdir()?;
         let file = dir.path().join("manifests.yaml");
         std::fs::write(&file, manifests)?;
@@ -61,7 +61,7 @@ impl Site {
             files: vec![file],
             env: vec![("RUST_LOG".into(), LOG.into())],
             record: Some(dir.path().join("recording")),
-            ..Up::default()
+            ..Up::on(back_end)
         };
         let plane = Plane::start(&dir.path().join("state"), free_port(), &up)?;
         Ok(Self { plane, hypervisor, pve, dir })
@@ -74,8 +74,8 @@ impl Site {
 
     /// Waits until all that was applied is ready.
     pub fn wait_ready(&mut self, within: Duration) -> Result<()> {
-        let outcome = self.plane.wait_for_line("Ready in", within);
-        outcome.map(drop).with_context(|| self.explain())
+        let outcome = self.plane.wait_ready(within);
+        outcome.with_context(|| self.explain())
     }
 
     /// Where everything is on its way.
