@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use crate::hypervisor::Hypervisor;
-use crate::plane::{Plane, Up, free_port};
+use crate::plane::{BackEnd, Plane, Up, free_port};
 use crate::secrets::Secrets;
 use crate::witness::Witness;
 
@@ -37,7 +37,13 @@ impl<S> Site<S> {
     ///
     /// # Errors
     /// When it cannot be started.
-    pub fn start(server: Arc<S>, hypervisor: Hypervisor, kinds: &'static str, manifests: &str) -> Result<Self> {
+    pub fn start(
+        back_end: BackEnd,
+        server: Arc<S>,
+        hypervisor: Hypervisor,
+        kinds: &'static str,
+        manifests: &str,
+    ) -> Result<Self> {
         let dir = tempfile::tempdir()?;
         let file = dir.path().join("manifests.yaml");
         std::fs::write(&file, manifests)?;
@@ -45,7 +51,7 @@ impl<S> Site<S> {
             files: vec![file],
             env: vec![("RUST_LOG".into(), LOG.into())],
             record: Some(dir.path().join("recording")),
-            ..Up::default()
+            ..Up::on(back_end)
         };
         let plane = Plane::start(&dir.path().join("state"), free_port(), &up)?;
         Ok(Self { plane, hypervisor, server, kinds, dir })
@@ -75,8 +81,8 @@ impl<S> Site<S> {
     /// # Errors
     /// As [`Site::until`].
     pub fn wait_ready(&mut self, within: Duration) -> Result<()> {
-        let outcome = self.plane.wait_for_line("Ready in", within);
-        outcome.map(drop).with_context(|| self.explain())
+        let outcome = self.plane.wait_ready(within);
+        outcome.with_context(|| self.explain())
     }
 
     /// Where everything is on its way.

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use capstan_tests::ec2::NETWORKS;
 use capstan_tests::lab;
 use capstan_tests::moto::{ACCOUNT, Moto};
-use capstan_tests::plane::kubectl;
+use capstan_tests::plane::{BackEnd, kubectl};
 use capstan_tests::site::{MINUTE, condition, name, told};
 use capstan_tests::witness::Witness;
 use capstan_tests::workers::{Workers, is_available};
@@ -129,8 +129,8 @@ fn from_nothing_to_nothing() -> Result<()> {
     let before = moto.made(ACCOUNT)?;
     let first = moto.users.key("provider");
     let manifests = example(&moto, &first)?;
-    let mut site = start(moto, hypervisor, &manifests)?;
-    site.plane.wait_for_line("waiting for all to be ready", MINUTE)?;
+    let mut site = start(BackEnd::Embedded, moto, hypervisor, &manifests)?;
+    site.plane.wait_applied(MINUTE)?;
     let witness = Witness::of(&site.plane.kubeconfig())?;
     let mut lap = {
         let mut last = std::time::Instant::now();

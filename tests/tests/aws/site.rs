@@ -8,7 +8,7 @@ use capstan_tests::http::Client;
 use capstan_tests::hypervisor::Hypervisor;
 use capstan_tests::machines::Machines;
 use capstan_tests::moto::{Key, Moto};
-use capstan_tests::plane::root;
+use capstan_tests::plane::{BackEnd, root};
 use capstan_tests::site;
 
 /// All that is there.
@@ -23,8 +23,8 @@ pub fn aws() -> Result<(Arc<Moto>, Hypervisor)> {
 }
 
 /// Starts a management plane that applies these manifests.
-pub fn start(moto: Arc<Moto>, hypervisor: Hypervisor, manifests: &str) -> Result<Site> {
-    Site::start(moto, hypervisor, "awsclusters,awsmachines", manifests)
+pub fn start(back_end: BackEnd, moto: Arc<Moto>, hypervisor: Hypervisor, manifests: &str) -> Result<Site> {
+    Site::start(back_end, moto, hypervisor, "awsclusters,awsmachines", manifests)
 }
 
 /// `examples/aws.yaml` with this key, and with its Endpoints at moto; nothing else is changed.

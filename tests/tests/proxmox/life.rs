@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 
 use anyhow::{Context, Result, ensure};
 use capstan_tests::fakepve::{FakePve, documented_rights};
-use capstan_tests::lab;
-use capstan_tests::plane::kubectl;
+use capstan_tests::plane::{BackEnd, kubectl};
 use capstan_tests::site::{MINUTE, condition, name, told};
 use capstan_tests::witness::Witness;
 use capstan_tests::workers::{Workers, is_available};
+use capstan_tests::{lab, on_both_back_ends};
 use serde_json::{Value, json};
 
 use crate::site::{NETWORK, Site, example, proxmox, start};
@@ -75,9 +75,14 @@ fn first_boot_data_is_gone(site: &Site) -> Result<()> {
     Ok(())
 }
 
-#[test]
-fn from_nothing_to_nothing() -> Result<()> {
-    if !lab::enter("life::from_nothing_to_nothing", &[NETWORK])? {
+on_both_back_ends!(from_nothing_to_nothing);
+
+fn from_nothing_to_nothing(back_end: BackEnd) -> Result<()> {
+    let test = match back_end {
+        BackEnd::Embedded => "life::from_nothing_to_nothing::embedded",
+        BackEnd::Real => "life::from_nothing_to_nothing::real",
+    };
+    if !lab::enter(test, &[NETWORK])? {
         return Ok(());
     }
     let (pve, mut hypervisor) = proxmox()?;
@@ -86,8 +91,8 @@ fn from_nothing_to_nothing() -> Result<()> {
     let rights = documented_rights()?;
     pve.grant("capstan@pve", "/", &rights.iter().map(String::as_str).collect::<Vec<_>>())?;
     let manifests = example(&pve, SECRETS[0])?;
-    let mut site = start(pve, hypervisor, &manifests)?;
-    site.plane.wait_for_line("waiting for all to be ready", MINUTE)?;
+    let mut site = start(back_end, pve, hypervisor, &manifests)?;
+    site.plane.wait_applied(MINUTE)?;
     let witness = Witness::of(&site.plane.kubeconfig())?;
     let began = std::time::Instant::now();
     let mut lap = {
