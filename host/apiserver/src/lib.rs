@@ -12,6 +12,7 @@ mod connection;
 mod decode;
 mod discovery;
 mod kinds;
+mod labels;
 mod metrics;
 mod openapi;
 mod options;

@@ -68,6 +68,7 @@ fn resource(kind: &BuiltinKind) -> Resource {
         converter: if kind.plural == "events" { Converter::Events } else { Converter::Rename },
         custom: false,
         fingerprint: String::from(env!("CARGO_PKG_VERSION")),
+        unserved: Vec::new(),
         versions: vec![Arc::new(Version {
             name: kind.version.to_owned(),
             api_version,
