@@ -489,6 +489,7 @@ def control(cloud, layer, url, policy):
                     layer.draining.clear()
                     del layer.faults[:]
                 elif parts == ['fault']:
+                    layer.faults[:] = [one for one in layer.faults if body.get('times') or one['action'] != body['action']]
                     layer.faults.append({'status': 503, 'times': 1, **body})
                 elif parts[0] == 'end':
                     layer.ends[parts[1]] = parts[2]

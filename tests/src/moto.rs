@@ -164,6 +164,15 @@ impl Moto {
         Ok((Users(made["keys"].clone()), made["image"].as_str().unwrap_or_default().to_owned()))
     }
 
+    /// Refuses the next so many requests of an action, with this status and AWS's code; 0: no more.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub fn fail(&self, action: &str, status: u16, code: &str, times: u32) -> Result<()> {
+        let fault = json!({"action": action, "status": status, "code": code, "times": times});
+        self.post("/fault", &fault).map(drop)
+    }
+
     /// Deactivates a key as soon as the next request of this action has been carried out.
     ///
     /// # Errors
