@@ -2,7 +2,8 @@
 
 Prints one line of JSON when it is up: `url`, `control`, `keys` (name -> access key id and secret), `image`, `bucket`, `given`
 (a VPC with a subnet, a group and a target group, for machines without a cluster). `--open` leaves
-the checks out, for tests that do not sign. A user may do what `policy.json` beside this file allows: the policy of
+the checks out, for tests that do not sign; with `--remember` nothing is asked twice (see Memory; then only /left and /clear of
+`control` may be used). A user may do what `policy.json` beside this file allows: the policy of
 docs/providers/aws.md; the user `nobody` may do nothing.
 
 moto lacks what a provider's safety rests on, so a layer before it adds:
@@ -18,7 +19,10 @@ sight.
 """
 
 import base64
+import difflib
+import functools
 import hashlib
+import io
 import json
 import os
 import re
@@ -33,6 +37,8 @@ os.environ.update({
     'MOTO_ENABLE_AMI_VALIDATION': 'true', 'MOTO_EC2_ENABLE_INSTANCE_TYPE_VALIDATION': 'true',
     'MOTO_ENABLE_KEYPAIR_VALIDATION': 'true', 'AWS_DEFAULT_REGION': 'us-east-1'})
 
+from moto import backends  # noqa: E402
+from moto.core import responses, utils  # noqa: E402
 from moto.ec2.models import ec2_backends  # noqa: E402
 from moto.elb.models import elb_backends  # noqa: E402
 from moto.elbv2.models import elbv2_backends  # noqa: E402
@@ -45,12 +51,17 @@ from moto.secretsmanager.models import secretsmanager_backends  # noqa: E402
 from moto.ssm.models import ssm_backends  # noqa: E402
 from werkzeug.serving import make_server  # noqa: E402
 
+# moto looks these up anew for each request, which costs a third of its time.
+backends.list_of_moto_modules = functools.lru_cache(lambda find=backends.list_of_moto_modules: frozenset(find()))
+utils.method_names_from_class = functools.lru_cache(None)(utils.method_names_from_class)
+responses.method_names_from_class = utils.method_names_from_class
+
 ACCOUNT, REGION, BUCKET = '123456789012', 'us-east-1', 'capstan-test'
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
-def backend(backends, region=REGION):
-    return backends[ACCOUNT][region]
+def backend(of, region=REGION):
+    return of[ACCOUNT][region]
 
 
 class Cloud:
@@ -63,6 +74,8 @@ class Cloud:
         self.image = self.register_image()
         self.given = self.given_network()
         self.first = set(self.listing())
+        self.kept = {key for store in self.stores() for key in store}
+        self.kept |= {address.allocation_id for address in self.ec2.addresses}
 
     def register_image(self):
         image = self.ec2.register_image(name='capa-ami-ubuntu-24.04-v1.34.1-1750000000', description='test')
@@ -156,25 +169,34 @@ class Cloud:
         for name, acl in self.ec2.network_acls.items():
             if acl.default in (True, 'true'):
                 new.pop(('network-acl', name), None)
-        return sorted('{0} {1}'.format(kind, re.sub(r'[0-9a-f]{32}', '*', name)) for (kind, _), name in new.items())
+        # Owner keys in secrets' names, and hashes of them at the end of load balancers'.
+        key = re.compile(r'[0-9a-f]{32}|(?<=-)[0-9a-f]{6}$')
+        return sorted('{0} {1}'.format(kind, key.sub('*', name)) for (kind, _), name in new.items())
+
+    def stores(self):
+        """All that grows, by key: dicts, and dicts of dicts."""
+        ec2 = self.ec2
+        flat = [ec2.reservations, ec2.vpcs, ec2.internet_gateways, ec2.route_tables, ec2.network_acls, ec2.nat_gateways,
+                ec2.volumes, ec2.enis, ec2.key_pairs, ec2.vpc_end_points, ec2.tags, self.nlb.load_balancers,
+                self.nlb.target_groups, self.elb.load_balancers, self.ssm._parameters]
+        return flat + [ec2.subnets, ec2.groups] + list(ec2.subnets.values()) + list(ec2.groups.values())
 
     def clear(self):
-        ec2, new = self.ec2, [key for key in self.listing() if key not in self.first]
-        for reservation in ec2.reservations.values():
-            for instance in reservation.instances:
-                instance._state.name, instance._state.code = 'terminated', 48
-        names = {name for _, name in new}
-        for things in [ec2.vpcs, ec2.internet_gateways, ec2.route_tables, ec2.network_acls, ec2.nat_gateways, ec2.volumes,
-                       ec2.enis, self.nlb.load_balancers, self.nlb.target_groups, self.elb.load_balancers,
-                       self.ssm._parameters]:
-            for name in [name for name in things if name in names]:
-                del things[name]
-        for nested in [ec2.subnets, ec2.groups]:
-            for things in nested.values():
-                for name in [name for name in things if name in names]:
-                    del things[name]
-        ec2.addresses[:] = [address for address in ec2.addresses if address.allocation_id not in names]
+        """All is as it was in the beginning; also what is dead and only still shown is gone."""
+        for store in self.stores():
+            for key in [key for key in store if key not in self.kept]:
+                del store[key]
+        self.ec2.addresses[:] = [address for address in self.ec2.addresses if address.allocation_id in self.kept]
+        for subnets in self.ec2.subnets.values():
+            for subnet in subnets.values():
+                subnet._unused_ips.clear()
+                subnet._subnet_ips.clear()
+                subnet._reserved_ips = set(subnet.aws_reserved_ips)
+                # Addresses are dealt from the first again.
+                type(subnet)._base_avail_ip_iterator.cache_clear()
         self.secrets.reset()
+        for group in self.nlb.target_groups.values():
+            group.targets.clear()
         for bucket in self.s3.buckets.values():
             for key in list(bucket.keys):
                 bucket.keys.pop(key)
@@ -222,8 +244,7 @@ class Layer:
         if 'form-urlencoded' in environ.get('CONTENT_TYPE', ''):
             fields = dict(parse_qsl(body.decode('utf-8', 'replace'), keep_blank_values=True))
         action = fields.get('Action') or environ.get('HTTP_X_AMZ_TARGET', '').rsplit('.', 1)[-1]
-        from io import BytesIO
-        environ['wsgi.input'] = BytesIO(body)
+        environ['wsgi.input'] = io.BytesIO(body)
         with self.lock:
             refusal = self.refuse(action, fields)
             if refusal is None:
@@ -231,6 +252,12 @@ class Layer:
         status, text = refusal
         start_response('{0} Refused'.format(status), [('Content-Type', 'text/xml'), ('Content-Length', str(len(text)))])
         return [text]
+
+    def clear(self):
+        self.cloud.clear()
+        self.tokens.clear()
+        self.draining.clear()
+        del self.faults[:]
 
     def refuse(self, action, fields):
         for wanted in self.faults:
@@ -330,7 +357,93 @@ class Layer:
         return chunks
 
 
-def control(cloud, layer):
+class Memory:
+    """Answers that are known already, for tests that live the same a thousand times.
+
+    What moto answers depends on what it was told since it was cleared, and on nothing else: ids are drawn by that. So what was
+    asked after the same is not asked again, and moto hears of it only when something is asked that is new. A read is asked twice at
+    first: one that is answered otherwise the second time counts as told.
+    """
+
+    READS = ('Describe', 'Get', 'List')
+    # What differs although nothing is different.
+    TIMES = re.compile(rb'<(requestId|RequestId)>[^<]*<|\d{4}-\d\d-\d\dT[0-9:.]+(Z|\+00:00)?|"\w*Date": ?[0-9.e+]+')
+
+    def __init__(self, app, clear):
+        self.app, self.clear_all, self.lock = app, clear, threading.Lock()
+        self.known, self.told, self.behind, self.touched = {}, b'', [], False
+
+    def __call__(self, environ, start_response):
+        body = environ['wsgi.input'].read(int(environ.get('CONTENT_LENGTH') or 0))
+        who = environ.get('HTTP_AUTHORIZATION', '').split(',')[0].split('/')
+        asked = repr([environ['REQUEST_METHOD'], environ['PATH_INFO'], environ.get('QUERY_STRING'), body, who[:1] + who[2:],
+                      environ.get('HTTP_X_AMZ_TARGET')]).encode()
+        with self.lock:
+            status, headers, text = self.answer(environ, body, asked)
+        start_response(status, headers)
+        return [text]
+
+    def answer(self, environ, body, asked):
+        key = (self.told, asked)
+        if key not in self.known:
+            self.catch_up()
+            found = self.ask(environ, body, key)
+            after = self.after(key)
+            if self.is_read(environ, body) and self.same(found, self.ask(environ, body, key)):
+                after = self.told
+            self.known[key] = (found, after)
+        elif self.known[key][1] != self.told:
+            self.behind.append((environ, body, key))
+        found, self.told = self.known[key]
+        return found
+
+    def after(self, key):
+        return hashlib.sha256(key[0] + key[1]).digest()
+
+    def is_read(self, environ, body):
+        target = environ.get('HTTP_X_AMZ_TARGET', '').rsplit('.', 1)[-1]
+        form = re.search(rb'(?:^|&)Action=(\w+)', body)
+        action = target or (form.group(1).decode() if form else '')
+        return action.startswith(self.READS) if action else environ['REQUEST_METHOD'] in ('GET', 'HEAD')
+
+    def same(self, one, other):
+        return one[0] == other[0] and self.TIMES.sub(b'', one[2]) == self.TIMES.sub(b'', other[2])
+
+    def ask(self, environ, body, key):
+        self.touched, seen = True, {}
+        mock_random.seed(int.from_bytes(self.after(key), 'big'))
+
+        def note(status, headers, exc_info=None):
+            seen['answer'] = status, headers
+        text = b''.join(self.app({**environ, 'wsgi.input': io.BytesIO(body)}, note))
+        return (*seen['answer'], text)
+
+    def catch_up(self):
+        """Tells moto what was answered without it."""
+        behind, self.behind = self.behind, []
+        for environ, body, key in behind:
+            found = self.ask(environ, body, key)
+            if not self.same(found, self.known[key][0]):
+                texts = [self.TIMES.sub(b'', text).decode().split('>') for text in (self.known[key][0][2], found[2])]
+                print('moto is no function of what it was told', key[1], *difflib.unified_diff(*texts, n=2), sep='\n', file=sys.stderr)
+                os._exit(1)
+
+    def left(self, listing):
+        with self.lock:
+            key = (self.told, b'left')
+            if key not in self.known:
+                self.catch_up()
+                self.known[key] = listing()
+            return self.known[key]
+
+    def clear(self):
+        with self.lock:
+            if self.touched:
+                self.clear_all()
+            self.told, self.behind, self.touched = b'', [], False
+
+
+def control(cloud, layer, memory):
     class Handler(BaseHTTPRequestHandler):
         def log_message(self, *_):
             pass
@@ -345,7 +458,7 @@ def control(cloud, layer):
 
         def do_GET(self):
             if self.path == '/left':
-                return self.answer(cloud.left())
+                return self.answer(memory.left(cloud.left) if memory else cloud.left())
             if self.path == '/instances':
                 return self.answer([{
                     'id': i.id, 'state': i._state.name, 'zone': i._placement.zone, 'address': i.private_ip,
@@ -357,12 +470,12 @@ def control(cloud, layer):
             length = int(self.headers.get('Content-Length') or 0)
             body = json.loads(self.rfile.read(length) or b'{}')
             parts = self.path.strip('/').split('/')
+            if memory and parts == ['clear']:
+                memory.clear()
+                return self.answer({})
             with layer.lock:
                 if parts == ['clear']:
-                    cloud.clear()
-                    layer.tokens.clear()
-                    layer.draining.clear()
-                    del layer.faults[:]
+                    layer.clear()
                 elif parts == ['fault']:
                     layer.faults.append({'status': 503, 'times': 1, **body})
                 elif parts[0] == 'draining':
@@ -388,9 +501,10 @@ def main():
         keys = users(policy.read())
     app = DomainDispatcherApplication(create_backend_app)
     layer = Layer(app, cloud)
-    server = make_server('127.0.0.1', 0, layer, threaded=True, request_handler=Quiet)
+    memory = Memory(layer, layer.clear) if '--remember' in sys.argv else None
+    server = make_server('127.0.0.1', 0, memory or layer, threaded=True, request_handler=Quiet)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    side = ThreadingHTTPServer(('127.0.0.1', 0), control(cloud, layer))
+    side = ThreadingHTTPServer(('127.0.0.1', 0), control(cloud, layer, memory))
     threading.Thread(target=side.serve_forever, daemon=True).start()
     print(json.dumps({
         'url': 'http://127.0.0.1:{0}'.format(server.server_port),
