@@ -224,7 +224,7 @@ fn capa_5800_connections_end_when_a_machine_is_taken_out() {
     let attributes = "<R><DescribeTargetGroupAttributesResult><Attributes/></DescribeTargetGroupAttributesResult></R>";
     let groups = "<R><DescribeTargetGroupsResult><TargetGroups><member><TargetGroupArn>arn:t</TargetGroupArn></member>\
                   </TargetGroups></DescribeTargetGroupsResult></R>";
-    let owner = "<R><DescribeTagsResult><TagDescriptions><member><Tags><member><Key>capstan.dev/owner-key</Key>\
+    let owner = "<R><DescribeTagsResult><TagDescriptions><member><ResourceArn>arn:t</ResourceArn><Tags><member><Key>capstan.dev/owner-key</Key>\
                  <Value>owner-1</Value></member></Tags></member></TagDescriptions></DescribeTagsResult></R>";
     let spec = json!({"controlPlaneLoadBalancer": {"loadBalancerType": "nlb"}});
     let start = made(spec).known("target-group", known("c-api", json!({"arn": "arn:t", "port": 6443})));
@@ -252,7 +252,7 @@ fn a_load_balancer_of_an_older_cluster_is_not_taken_for_ours() {
                      <VpcId>vpc-1</VpcId></member></LoadBalancers></DescribeLoadBalancersResult></R>";
     let owner = |key: &str| {
         ok(&format!(
-            "<R><DescribeTagsResult><TagDescriptions><member><Tags><member><Key>capstan.dev/owner-key</Key><Value>{key}</Value>\
+            "<R><DescribeTagsResult><TagDescriptions><member><ResourceArn>arn:b</ResourceArn><Tags><member><Key>capstan.dev/owner-key</Key><Value>{key}</Value>\
              </member></Tags></member></TagDescriptions></DescribeTagsResult></R>"
         ))
     };

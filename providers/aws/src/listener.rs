@@ -87,7 +87,7 @@ impl Part<AWSCluster> for TargetGroup {
             return Err(not_told("DescribeTargetGroups", &name));
         };
         let arn = element.text("TargetGroupArn").to_owned();
-        let theirs = balancer::tags_by_arn(&arn)?;
+        let theirs = balancer::tags_by_arn(ctx, &arn)?;
         if !balancer::is_ours(ctx, &theirs, known.confirmed) {
             let message = format!("target group {name} is there and was not made for this cluster");
             return Ok(Presence::foreign("TargetGroupNameTaken", message));
