@@ -79,7 +79,7 @@ fn the_condition_says_what_is_wrong() -> Result<()> {
     elsewhere.extend(["ec2", "elb"].map(|service| endpoint("elsewhere", service, None, "aws")));
     elsewhere.extend(cluster("elsewhere", "c", &json!({"spec": {"region": "us-nowhere-9"}})));
     site.apply(&list(&elsewhere))?;
-    site.says("elsewhere", "awscluster", "c", &["ec2.us-nowhere-9.amazonaws.com", "region"])?;
+    site.says("elsewhere", "awscluster", "c", &["ec2.us-nowhere-9.amazonaws.com cannot be resolved"])?;
     for name in ["no-capacity", "no-quota"] {
         says("awsmachine", name, &["True"])?;
     }
