@@ -26,6 +26,7 @@ mod server;
 mod status;
 mod store;
 mod table;
+mod webhooks;
 
 pub use connection::{InProcess, server_config};
 pub use metrics::RequestLabels;

@@ -275,6 +275,7 @@ impl Session {
             {
                 details.remove("causes");
             }
+            in_one_order(&mut body);
         }
         let warnings: Vec<String> = answer.headers.get_all("warning").iter().map(text_of).collect();
         let warnings = if own.contains(&Own::Warnings) { json!("own") } else { json!(warnings) };
@@ -292,6 +293,21 @@ impl Session {
         });
         let what = self.words.text("", &what);
         self.steps.push((what, recorded));
+    }
+}
+
+/// Of several things wrong upstream tells some in the order of Go's maps, which is another each time.
+fn in_one_order(status: &mut Value) {
+    if let Some(causes) = status.pointer_mut("/details/causes").and_then(Value::as_array_mut) {
+        causes.sort_by_key(Value::to_string);
+    }
+    let message = status["message"].as_str().unwrap_or_default().to_owned();
+    if let Some((what, all)) = message.split_once("is invalid: [")
+        && let Some(all) = all.strip_suffix(']')
+    {
+        let mut all: Vec<&str> = all.split(", ").collect();
+        all.sort_unstable();
+        status["message"] = format!("{what}is invalid: [{}]", all.join(", ")).into();
     }
 }
 

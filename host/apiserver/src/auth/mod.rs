@@ -21,7 +21,7 @@ use std::sync::Arc;
 /// The group of everybody who did not say who they are.
 const UNAUTHENTICATED: &str = "system:unauthenticated";
 /// The group of everybody who said who they are.
-const AUTHENTICATED: &str = "system:authenticated";
+pub(crate) const AUTHENTICATED: &str = "system:authenticated";
 /// The group of those who have a bootstrap token.
 const BOOTSTRAPPERS: &str = "system:bootstrappers";
 /// The group of kubelets.
@@ -149,7 +149,8 @@ impl ApiServer {
     /// Whether a user may do this to a path that is no resource.
     pub(crate) fn authorize_path(&self, user: &User, verb: &str, path: &str) -> Result<String, Status> {
         let first = path.split('/').next();
-        let open = matches!(first, Some("healthz" | "readyz" | "livez" | "version"));
+        let known = user.is_in(AUTHENTICATED) || user.is_in(UNAUTHENTICATED);
+        let open = known && matches!(first, Some("healthz" | "readyz" | "livez" | "version"));
         // What is served may be asked by whoever has a name, as the role `system:discovery` has it.
         let discovery = matches!(first, Some("api" | "apis" | "openapi")) && user.is_in(AUTHENTICATED);
         let reads = matches!(verb, "get" | "head");

@@ -173,7 +173,7 @@ fn is_subject(subject: &Value, user: &User, namespace: &str) -> bool {
 const DEEPEST: u32 = 4;
 
 /// Whether a label selector selects these labels.
-fn selects(selector: &Value, labels: &Value) -> bool {
+pub(crate) fn selects(selector: &Value, labels: &Value) -> bool {
     let value = |key: &str| labels.get(key).and_then(Value::as_str);
     let wanted = selector.get("matchLabels").and_then(Value::as_object);
     let expressions = selector.get("matchExpressions").and_then(Value::as_array);

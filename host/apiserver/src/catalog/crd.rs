@@ -4,6 +4,7 @@ use super::{Catalog, Converter, LazySchema, Resource, Scale, Version, priority};
 use crate::options::Conversion;
 use crate::status::qualified;
 use crate::table::Columns;
+use crate::webhooks::ConversionWebhook;
 use serde_json::{Map, Value, json};
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -152,6 +153,7 @@ pub(crate) fn resource(crd: &Value, hooks: &[Arc<dyn Conversion>]) -> Option<Res
     }
     let stored = versions(crd).iter().find(|version| version.get("storage") == Some(&Value::Bool(true)))?;
     let hook = hooks.iter().find(|hook| hook.converts(&name)).cloned();
+    let hook = hook.or_else(|| Some(Arc::new(ConversionWebhook::of(crd)?) as Arc<dyn Conversion>));
     Some(Resource {
         singular: text(crd, "/spec/names/singular").to_owned(),
         kind: text(crd, "/spec/names/kind").to_owned(),

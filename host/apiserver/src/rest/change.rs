@@ -11,6 +11,7 @@ use crate::schema::{self, FieldError, FieldErrorKind};
 use crate::server::BODY_LIMIT;
 use crate::status::Status;
 use crate::store::{Change, Draft, Object, Refusal};
+use crate::webhooks::Phase;
 use http::Response;
 use serde_json::{Map, Value};
 use std::sync::Arc;
@@ -235,7 +236,7 @@ impl Call<'_> {
         kinds::before_update(self, old, new, subresource);
         let told = new.pointer("/metadata/managedFields").cloned();
         let managers = if told == managers { managers } else { told };
-        let warnings = self.admit(Operation::Update, Some(old), new, dry_run)?;
+        let mut warnings = self.admit(Operation::Update, Some(old), new, dry_run)?;
         self.keep_identity(old, new)?;
         // Hooks have no say in who owns what.
         if let Some(metadata) = metadata_of(new) {
@@ -249,7 +250,7 @@ impl Call<'_> {
         if !errors.is_empty() {
             return Err(self.refuse(&self.path.name, &errors));
         }
-        self.validate(Operation::Update, Some(old), new, dry_run)?;
+        warnings.extend(self.validate(Operation::Update, Some(old), new, dry_run)?);
         Ok(warnings)
     }
 
@@ -345,7 +346,7 @@ impl Call<'_> {
         dry_run: bool,
     ) -> Result<Vec<String>, Status> {
         let hooks = &self.server.inner.options.admission;
-        if hooks.is_empty() {
+        if hooks.is_empty() && !self.server.has_webhooks(Phase::Mutating) {
             return Ok(Vec::new());
         }
         let request = self.admission_request(operation, old, object, dry_run);
@@ -353,6 +354,7 @@ impl Call<'_> {
         for hook in hooks {
             warnings.extend(hook.admit(&request, object)?);
         }
+        warnings.extend(self.server.ask_webhooks(Phase::Mutating, &self.resource, &request, object)?);
         Ok(warnings)
     }
 
@@ -363,17 +365,18 @@ impl Call<'_> {
         old: Option<&Value>,
         object: &Value,
         dry_run: bool,
-    ) -> Result<(), Status> {
+    ) -> Result<Vec<String>, Status> {
         if self.resource.group == rbac::GROUP {
             let (plural, namespace) = (&self.resource.plural, &self.path.namespace);
             self.server.confirm_no_escalation(&self.user, plural, namespace, old, object)?;
         }
         let hooks = &self.server.inner.options.admission;
-        if hooks.is_empty() {
-            return Ok(());
+        if hooks.is_empty() && !self.server.has_webhooks(Phase::Validating) {
+            return Ok(Vec::new());
         }
         let request = self.admission_request(operation, old, object, dry_run);
-        hooks.iter().try_for_each(|hook| hook.validate(&request, object))
+        hooks.iter().try_for_each(|hook| hook.validate(&request, object))?;
+        self.server.ask_webhooks(Phase::Validating, &self.resource, &request, &mut object.clone())
     }
 
     fn admission_request(

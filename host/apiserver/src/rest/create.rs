@@ -85,14 +85,14 @@ impl Call<'_> {
                 metadata.insert("name".into(), name.as_str().into());
             }
             kinds::before_create(self, &mut object);
-            let admitted = self.admit(Operation::Create, None, &mut object, dry_run)?;
+            let mut admitted = self.admit(Operation::Create, None, &mut object, dry_run)?;
             let mut errors = self.check_metadata(&object);
             errors.extend(self.check_schema(&object, None));
             errors.extend(kinds::check_create(self, &object));
             if !errors.is_empty() {
                 return Err(self.refuse(&name, &errors));
             }
-            self.validate(Operation::Create, None, &object, dry_run)?;
+            admitted.extend(self.validate(Operation::Create, None, &object, dry_run)?);
             let key = Key::new(&self.path.namespace, &name);
             let store = &self.server.inner.options.store;
             let exists = || {

@@ -13,7 +13,7 @@ use crate::store::{Change, Draft, Key, Object, Refusal};
 use http::Response;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 /// What becomes of an object's dependents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -218,7 +218,10 @@ impl Call<'_> {
         delete_object(self.server, &self.resource, key, options, |old| {
             let mut shown = self.resource.convert(old.clone(), &self.version.api_version).map_err(Status::internal)?;
             let before = shown.clone();
-            self.admit(Operation::Delete, Some(&before), &mut shown, options.dry_run).map(drop)
+            self.admit(Operation::Delete, Some(&before), &mut shown, options.dry_run)?;
+            let warnings = self.validate(Operation::Delete, Some(&before), &before, options.dry_run)?;
+            self.complaints.lock().unwrap_or_else(PoisonError::into_inner).extend(warnings);
+            Ok(())
         })
     }
 

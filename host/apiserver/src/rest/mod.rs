@@ -165,13 +165,14 @@ pub(crate) async fn answer(
     }
     let answer = call.dispatch().await;
     let mut answer = match answer {
-        Ok(answer) => answer,
-        Err(status) => {
-            let mut refusal = refuse(&status);
+        // What was read of the request warns in the answer itself; of a deletion nothing is read.
+        Ok(answer) if !matches!(verb, Verb::Delete | Verb::DeleteCollection) => answer,
+        other => {
+            let mut answer = other.unwrap_or_else(|status| refuse(&status));
             for complaint in call.complaints.lock().unwrap_or_else(PoisonError::into_inner).iter() {
-                response::warn(&mut refusal, complaint);
+                response::warn(&mut answer, complaint);
             }
-            refusal
+            answer
         }
     };
     if let Some(warning) = &call.version.deprecated {

@@ -1,9 +1,9 @@
 //! Reviews: questions in the form of objects that are answered and not kept (`kubectl auth can-i`, `kubectl auth whoami`).
 
 use super::{Incoming, Verb};
-use crate::auth::Attributes;
 use crate::auth::rbac::Rule;
 use crate::auth::tokens::ISSUER;
+use crate::auth::{AUTHENTICATED, Attributes};
 use crate::decode;
 use crate::options::User;
 use crate::protobuf;
@@ -70,9 +70,8 @@ pub(super) fn answer(
     let review = REVIEWS.iter().find(|review| {
         review.group == path.group && review.version == path.version && review.plural == path.resource
     })?;
-    if !review.about_self
-        && let Err(status) = server.authorize(&incoming.user, &path.attributes(verb))
-    {
+    let about_self = review.about_self && incoming.user.is_in(AUTHENTICATED);
+    if !about_self && let Err(status) = server.authorize(&incoming.user, &path.attributes(verb)) {
         return Some(Err(status));
     }
     if verb != Verb::Create || !path.name.is_empty() || path.namespace.is_empty() == review.namespaced {
@@ -93,6 +92,11 @@ fn reviewed(server: &ApiServer, review: &Review, incoming: &Incoming) -> Result<
     let api_version = format!("{}/{}", review.group, review.version);
     let metadata = body.get("metadata").filter(|metadata| metadata.is_object()).cloned().unwrap_or_else(|| json!({}));
     let mut object = json!({"kind": review.kind, "apiVersion": api_version, "metadata": metadata});
+    if review.namespaced
+        && let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut)
+    {
+        metadata.insert("namespace".into(), incoming.path.namespace.as_str().into());
+    }
     let Some(fields) = object.as_object_mut() else { return Ok(object) };
     let status = match review.kind {
         "SelfSubjectReview" => json!({"userInfo": info(user)}),
@@ -202,7 +206,8 @@ fn access(server: &ApiServer, review: &Review, spec: &Value, own: &User, namespa
         refuse("spec.nonResourceAttributes", value, "disallowed on this kind of request");
     }
     if !errors.is_empty() {
-        return Err(Status::invalid(review.group, review.kind, "", &errors));
+        // Upstream asks the object for its kind, which it does not know at that point.
+        return Err(Status::invalid(review.group, "", "", &errors));
     }
     let user = if review.about_self { own } else { &asked };
     let outcome = if path {

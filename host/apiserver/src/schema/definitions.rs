@@ -5,7 +5,8 @@
 
 use super::node::{Additional, Checks, Field, ListType, Node, Patch, Type};
 use k8s_openapi::api::{
-    apps, batch, certificates, coordination, core, discovery, events, networking, policy, rbac, scheduling, storage,
+    admissionregistration, apps, batch, certificates, coordination, core, discovery, events, networking, policy, rbac,
+    scheduling, storage,
 };
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions;
 use k8s_openapi::schemars::generate::SchemaSettings;
@@ -85,6 +86,8 @@ fn raw() -> Map<String, Value> {
         ($($kind:ty),* $(,)?) => { $(let _ = generator.subschema_for::<$kind>();)* };
     }
     add!(
+        admissionregistration::v1::MutatingWebhookConfiguration,
+        admissionregistration::v1::ValidatingWebhookConfiguration,
         core::v1::ConfigMap,
         core::v1::Endpoints,
         core::v1::Event,
