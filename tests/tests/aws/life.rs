@@ -110,8 +110,10 @@ fn exactly_that(site: &Site) -> Result<()> {
     let cluster = site.plane.get(&["awscluster", CLUSTER])?;
     let balancer =
         cluster["status"]["networkStatus"]["apiServerElb"]["name"].as_str().context("no load balancer")?.to_owned();
-    ensure!(balancer.starts_with(&format!("{CLUSTER}-apiserver-")), "{balancer}");
-    wanted.extend([format!("load-balancer {balancer}"), "listener 6443".to_owned()]);
+    let hash = balancer.strip_prefix(&format!("{CLUSTER}-apiserver-"));
+    ensure!(hash.is_some_and(|hash| hash.len() == 6), "{balancer}");
+    // The listing leaves hashes of owner keys out.
+    wanted.extend([format!("load-balancer {CLUSTER}-apiserver-*"), "listener 6443".to_owned()]);
     let group = rest.iter().find_map(|line| line.strip_prefix("target-group ")).context("no target group")?.to_owned();
     wanted.push(format!("target-group {group}"));
     wanted.extend((0..control_plane).map(|_| format!("target {group}")));
