@@ -285,7 +285,7 @@ fn a13_a_load_balancer_counts_by_its_state_and_not_by_its_name() {
              </member></LoadBalancers></DescribeLoadBalancersResult></R>"
         ))
     };
-    let owner = "<R><DescribeTagsResult><TagDescriptions><member><Tags><member><Key>capstan.dev/owner-key</Key>\
+    let owner = "<R><DescribeTagsResult><TagDescriptions><member><ResourceArn>arn:b</ResourceArn><Tags><member><Key>capstan.dev/owner-key</Key>\
                  <Value>owner-1</Value></member></Tags></member></TagDescriptions></DescribeTagsResult></R>";
     let attributes =
         "<R><DescribeLoadBalancerAttributesResult><Attributes/></DescribeLoadBalancerAttributesResult></R>";
