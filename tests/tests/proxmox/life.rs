@@ -53,7 +53,7 @@ fn all_belongs_together(site: &Site) -> Result<()> {
     }
     let held: BTreeSet<String> = site
         .plane
-        .items(&["ipaddresses", "-n", "default"])?
+        .items(&["ipaddresses.ipam.cluster.x-k8s.io", "-n", "default"])?
         .iter()
         .map(|held| held["spec"]["address"].as_str().unwrap_or_default().to_owned())
         .collect();
@@ -163,7 +163,7 @@ fn from_nothing_to_nothing(back_end: BackEnd) -> Result<()> {
         || Ok(site.server.left()?.is_empty() && site.hypervisor.guests().is_empty()),
     )?;
     let kinds = "clusters,machines,machinesets,machinedeployments,kubeadmcontrolplanes,kubeadmconfigs,proxmoxclusters,\
-                 proxmoxmachines,inclusterippools,ipaddressclaims,ipaddresses";
+                 proxmoxmachines,inclusterippools,ipaddressclaims.ipam.cluster.x-k8s.io,ipaddresses.ipam.cluster.x-k8s.io";
     site.until(MINUTE, "no object is left", || Ok(site.plane.items(&[kinds, "-n", "default"])?.is_empty()))?;
     site.until(MINUTE, "one Secret is left", || {
         let secrets = site.plane.items(&["secrets", "-n", "default"])?;
