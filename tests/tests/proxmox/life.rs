@@ -51,14 +51,12 @@ fn all_belongs_together(site: &Site) -> Result<()> {
         }
         ensure!(addresses.insert(address), "two machines have one address");
     }
-    let held: BTreeSet<String> = site
-        .plane
-        .items(&["ipaddresses.ipam.cluster.x-k8s.io", "-n", "default"])?
-        .iter()
-        .map(|held| held["spec"]["address"].as_str().unwrap_or_default().to_owned())
-        .collect();
-    ensure!(held == addresses, "IPAddresses {held:?}, machines {addresses:?}");
-    Ok(())
+    // What nobody claims any more goes with the garbage, which a real API server's controller collects when it comes to it.
+    site.until(MINUTE, &format!("the IPAddresses that are held are {addresses:?}"), || {
+        let held = site.plane.items(&["ipaddresses.ipam.cluster.x-k8s.io", "-n", "default"])?;
+        let held = held.iter().map(|held| held["spec"]["address"].as_str().unwrap_or_default().to_owned());
+        Ok(held.collect::<BTreeSet<_>>() == addresses)
+    })
 }
 
 /// What holds tokens is gone from the drive and from the storage once the machine is a Node.
