@@ -30,8 +30,7 @@ struct Engine {
 
 impl Engine {
     fn start() -> Self {
-        let memory = Path::new("/dev/shm");
-        let directory = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.unwrap();
+        let directory = tempfile::tempdir().unwrap();
         let at = |name: &str| directory.path().join(name);
         let log = std::fs::File::create(at("log")).unwrap();
         let socket = at("docker.sock");
