@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -12,12 +12,22 @@ use crate::hypervisor::Hypervisor;
 use crate::plane::{BackEnd, Plane, Up, free_port};
 use crate::secrets::Secrets;
 use crate::witness::Witness;
+use crate::workers::is_available;
 
 /// How long something may take that takes some seconds.
 pub const MINUTE: Duration = Duration::from_secs(60);
 
 /// All that a person may ever be shown: the ledger's entries as well, without what HTTP libraries say of their frames.
 const LOG: &str = "debug,h2=info,hyper=info,hyper_util=info,rustls=info,tower=info,wasmtime=info,cranelift=info";
+
+/// Prints how long each stage took, from now or the end of the one before.
+pub fn laps() -> impl FnMut(&str) {
+    let mut last = Instant::now();
+    move |what| {
+        println!("{what}: {:.1} s", last.elapsed().as_secs_f64());
+        last = Instant::now();
+    }
+}
 
 /// All that is there; `S` is the cloud's test server.
 pub struct Site<S> {
@@ -73,6 +83,17 @@ impl<S> Site<S> {
         self.until(MINUTE, &format!("{kind} {namespace}/{name} says {words:?}"), || {
             let told = told(&self.plane.get(&[kind, name, "-n", namespace])?, "Ready");
             Ok(words.iter().all(|word| told.contains(word)))
+        })
+    }
+
+    /// Asks until there are so many Machines, all of them available.
+    ///
+    /// # Errors
+    /// As [`Site::until`].
+    pub fn available(&self, count: usize) -> Result<()> {
+        self.until(MINUTE, &format!("{count} machines that are available"), || {
+            let machines = self.plane.items(&["machines", "-n", "default"])?;
+            Ok(machines.len() == count && machines.iter().all(is_available))
         })
     }
 

@@ -6,7 +6,6 @@ use capstan_tests::lab;
 use capstan_tests::moto::{ACCOUNT, Moto};
 use capstan_tests::plane::{BackEnd, root};
 use capstan_tests::site::{MINUTE, name};
-use capstan_tests::workers::is_available;
 use serde_json::{Value, json};
 
 use crate::site::{aws, example, start};
@@ -141,10 +140,7 @@ fn a_network_that_is_there_is_used_and_left_as_it_was() -> Result<()> {
     let manifests = example.replace(managed, &borrowed).replace("replicas: 3", "replicas: 1");
     let mut site = start(BackEnd::Embedded, moto, hypervisor, &manifests)?;
     site.wait_ready(2 * MINUTE)?;
-    site.until(MINUTE, "two machines that are available", || {
-        let machines = site.plane.items(&["machines", "-n", "default"])?;
-        Ok(machines.len() == 2 && machines.iter().all(is_available))
-    })?;
+    site.available(2)?;
 
     // The machines are all that there is more, in the private subnets and with the groups that were named.
     let moto = &site.server;

@@ -7,7 +7,7 @@ use capstan_tests::ec2::NETWORKS;
 use capstan_tests::lab;
 use capstan_tests::moto::{ACCOUNT, Moto};
 use capstan_tests::plane::{BackEnd, kubectl};
-use capstan_tests::site::{MINUTE, condition, name, told};
+use capstan_tests::site::{MINUTE, condition, laps, name, told};
 use capstan_tests::witness::Witness;
 use capstan_tests::workers::{Workers, is_available};
 use serde_json::{Value, json};
@@ -134,19 +134,10 @@ fn from_nothing_to_nothing() -> Result<()> {
     let mut site = start(BackEnd::Embedded, moto, hypervisor, &manifests)?;
     site.plane.wait_applied(MINUTE)?;
     let witness = Witness::of(&site.plane.kubeconfig())?;
-    let mut lap = {
-        let mut last = std::time::Instant::now();
-        move |what: &str| {
-            println!("{what}: {:.1} s", last.elapsed().as_secs_f64());
-            last = std::time::Instant::now();
-        }
-    };
+    let mut lap = laps();
     site.wait_ready(2 * MINUTE)?;
     lap("ready");
-    site.until(MINUTE, "four machines that are available", || {
-        let machines = site.plane.items(&["machines", "-n", "default"])?;
-        Ok(machines.len() == 4 && machines.iter().all(is_available))
-    })?;
+    site.available(4)?;
     lap("available");
     all_belongs_together(&site)?;
     exactly_that(&site)?;

@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use anyhow::{Context, Result, ensure};
 use capstan_tests::fakepve::{FakePve, documented_rights};
 use capstan_tests::plane::{BackEnd, kubectl};
-use capstan_tests::site::{MINUTE, condition, name, told};
+use capstan_tests::site::{MINUTE, condition, laps, name, told};
 use capstan_tests::witness::Witness;
-use capstan_tests::workers::{Workers, is_available};
+use capstan_tests::workers::Workers;
 use capstan_tests::{lab, on_both_back_ends};
 use serde_json::{Value, json};
 
@@ -92,20 +92,10 @@ fn from_nothing_to_nothing(back_end: BackEnd) -> Result<()> {
     let mut site = start(back_end, pve, hypervisor, &manifests)?;
     site.plane.wait_applied(MINUTE)?;
     let witness = Witness::of(&site.plane.kubeconfig())?;
-    let began = std::time::Instant::now();
-    let mut lap = {
-        let mut last = began;
-        move |what: &str| {
-            println!("{what}: {:.1} s", last.elapsed().as_secs_f64());
-            last = std::time::Instant::now();
-        }
-    };
+    let mut lap = laps();
     site.wait_ready(2 * MINUTE)?;
     lap("ready");
-    site.until(MINUTE, "four machines that are available", || {
-        let machines = site.plane.items(&["machines", "-n", "default"])?;
-        Ok(machines.len() == 4 && machines.iter().all(is_available))
-    })?;
+    site.available(4)?;
     lap("available");
     all_belongs_together(&site)?;
     first_boot_data_is_gone(&site)?;
