@@ -6,13 +6,16 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::plane::{root, skip};
+use crate::authority::Signed;
+use crate::plane::{free_port, root, skip};
 
 /// An engine; one that was started here ends when this is dropped.
 pub struct Engine {
     /// Its socket.
     pub socket: PathBuf,
     daemon: Option<(Child, tempfile::TempDir)>,
+    /// The port on loopback where it asks for client certificates.
+    tls: Option<u16>,
 }
 
 impl Engine {
@@ -23,15 +26,23 @@ impl Engine {
     pub fn find() -> Result<Option<Self>> {
         let socket = PathBuf::from("/var/run/docker.sock");
         if answers(&socket) {
-            return Ok(Some(Self { socket, daemon: None }));
+            return Ok(Some(Self { socket, daemon: None, tls: None }));
         }
+        Self::own()
+    }
+
+    /// One of our own, whether another runs or not; `None` (and a loud word) where `dockerd` is not installed.
+    ///
+    /// # Errors
+    /// When `dockerd` is there and does not come up.
+    pub fn own() -> Result<Option<Self>> {
         if Command::new("dockerd").arg("--version").output().is_err() {
             skip("the Docker scenario: no engine answers and dockerd is not installed (apt-get install docker.io)")?;
             return Ok(None);
         }
         let dir = tempfile::tempdir()?;
         let socket = dir.path().join("docker.sock");
-        let mut engine = Self { socket, daemon: None };
+        let mut engine = Self { socket, daemon: None, tls: None };
         engine.daemon = Some((engine.spawn(dir.path())?, dir));
         Ok(Some(engine))
     }
@@ -39,7 +50,14 @@ impl Engine {
     /// Starts `dockerd` and waits until it answers.
     fn spawn(&self, dir: &Path) -> Result<Child> {
         let log = std::fs::File::options().create(true).append(true).open(dir.join("log"))?;
-        let mut daemon = Command::new("dockerd")
+        let mut command = Command::new("dockerd");
+        if let Some(port) = self.tls {
+            command.arg("--tlsverify").arg("--host").arg(format!("tcp://127.0.0.1:{port}"));
+            for name in ["tlscacert", "tlscert", "tlskey"] {
+                command.arg(format!("--{name}")).arg(dir.join(name));
+            }
+        }
+        let mut daemon = command
             // Its default network would be another engine's as well.
             .args(["--bridge", "none", "--data-root"])
             .arg(dir.join("data"))
@@ -91,6 +109,21 @@ impl Engine {
             *daemon = child;
         }
         Ok(())
+    }
+
+    /// Starts it again, and now it answers on loopback too, as this server and to clients of this authority (PEM) only; the port.
+    ///
+    /// # Errors
+    /// When it does not come up, or was not started here.
+    pub fn serve_tls(&mut self, server: &Signed, clients: &str) -> Result<u16> {
+        let dir = self.daemon.as_ref().map(|(_, dir)| dir.path().to_owned()).context("not an engine of our own")?;
+        let port = *self.tls.get_or_insert_with(free_port);
+        for (name, pem) in [("tlscacert", clients), ("tlscert", &server.certificate), ("tlskey", &server.key)] {
+            std::fs::write(dir.join(name), pem)?;
+        }
+        self.stop();
+        self.start()?;
+        Ok(port)
     }
 
     /// Runs the docker client against it.
