@@ -91,7 +91,9 @@ impl Engine {
 
     /// Stops it, where it was started here: its containers stop with it.
     pub fn stop(&mut self) {
-        if let Some((daemon, _)) = &mut self.daemon {
+        if let Some((daemon, _)) = &mut self.daemon
+            && matches!(daemon.try_wait(), Ok(None))
+        {
             // SIGTERM lets it unmount and stop its containers; SIGKILL would leave them.
             let _ = Command::new("kill").arg(daemon.id().to_string()).status();
             let _ = daemon.wait();
