@@ -48,6 +48,24 @@ fn joined(plane: &Plane) -> Result<usize> {
     Ok(machines.iter().filter(|machine| machine["status"]["nodeRef"]["name"].is_string()).count())
 }
 
+/// What everything says of itself, for who reads of a failure.
+fn state(plane: &Plane, engine: &Engine) -> String {
+    let containers = engine.docker(&["ps", "-a", "--format", "{{.Names}}: {{.Status}}"]).unwrap_or_default();
+    let kinds = "dockerclusters,dockermachines,kubeadmconfigs,clusters";
+    let objects = plane.items(&[kinds, "-n", "default"]).unwrap_or_default();
+    let conditions = |object: &Value| {
+        let all = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        let bad = all.iter().filter(|condition| condition["status"] != "True");
+        bad.map(|condition| format!("  {} {}: {}\n", condition["type"], condition["reason"], condition["message"]))
+            .collect::<String>()
+    };
+    let told: String = objects
+        .iter()
+        .map(|object| format!("{} {}\n{}", object["kind"], object["metadata"]["name"], conditions(object)))
+        .collect();
+    format!("{containers}{told}")
+}
+
 on_both_back_ends!(a_client_certificate_is_exchanged_in_the_middle);
 
 fn a_client_certificate_is_exchanged_in_the_middle(back_end: BackEnd) -> Result<()> {
@@ -84,7 +102,9 @@ fn a_client_certificate_is_exchanged_in_the_middle(back_end: BackEnd) -> Result<
     ensure!(containers(&engine)? == 5, "{} containers", containers(&engine)?);
     let change = json!({"stringData": pair(&new)}).to_string();
     plane.kubectl(&["patch", "secret", CREDENTIAL, "-n", "default", "--type=merge", "-p", &change])?;
-    plane.until(3 * MINUTE, "five workers have joined", || Ok(joined(&plane)? == 5 && containers(&engine)? == 7))?;
+    plane
+        .until(3 * MINUTE, "five workers have joined", || Ok(joined(&plane)? == 5 && containers(&engine)? == 7))
+        .with_context(|| state(&plane, &engine))?;
 
     plane.kubectl(&["delete", "cluster", CLUSTER, "-n", "default", "--timeout=120s"])?;
     ensure!(containers(&engine)? == 0, "{} containers are left", containers(&engine)?);
