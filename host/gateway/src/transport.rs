@@ -372,7 +372,12 @@ impl Transport for Network {
 
 async fn answer(builder: reqwest::RequestBuilder, max: u64) -> Result<WireResponse, TransportError> {
     let mut response = builder.send().await.map_err(|error| {
-        if error.is_connect() || error.is_builder() {
+        if refuses_certificate(&error) {
+            let why = told(&error);
+            TransportError::NotSent(format!(
+                "the server refuses the client certificate of the endpoint's Secret: {why}"
+            ))
+        } else if error.is_connect() || error.is_builder() {
             TransportError::NotSent(told(&error))
         } else {
             TransportError::NoAnswer(told(&error))
@@ -399,6 +404,33 @@ async fn answer(builder: reqwest::RequestBuilder, max: u64) -> Result<WireRespon
         body.extend_from_slice(&chunk);
     }
     Ok(WireResponse { status: status.as_u16(), status_text, headers, body: body.freeze() })
+}
+
+/// Whether the server has refused our certificate. With TLS 1.3 it says so when the client has sent its first request already,
+/// which the server has then not read (RFC 8446, section 4.4.2.4).
+fn refuses_certificate(error: &reqwest::Error) -> bool {
+    use rustls::AlertDescription as Alert;
+    let mut cause: Option<&dyn std::error::Error> = std::error::Error::source(error);
+    while let Some(error) = cause {
+        let within = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+        let tls = within.and_then(|within| within.downcast_ref()).or_else(|| error.downcast_ref());
+        if let Some(rustls::Error::AlertReceived(alert)) = tls {
+            return matches!(
+                alert,
+                Alert::NoCertificate
+                    | Alert::BadCertificate
+                    | Alert::UnsupportedCertificate
+                    | Alert::CertificateRevoked
+                    | Alert::CertificateExpired
+                    | Alert::CertificateUnknown
+                    | Alert::UnknownCA
+                    | Alert::AccessDenied
+                    | Alert::CertificateRequired
+            );
+        }
+        cause = error.source();
+    }
+    false
 }
 
 /// The URL of a path and query at an origin.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use capstan_gateway::{
-    EndpointConfig, Method, Network, Origin, Policy, Transport, TransportError, WireRequest, WireResponse,
+    Credential, EndpointConfig, Method, Network, Origin, Policy, Transport, TransportError, WireRequest, WireResponse,
 };
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, UnixListener};
@@ -203,17 +203,8 @@ async fn a_large_answer_is_cut_off() {
     }
 }
 
-#[tokio::test]
-async fn only_the_endpoint_s_own_certificates_are_trusted() {
-    let network = Network::new();
-    let names = vec!["localhost".to_owned()];
-    let own = rcgen::generate_simple_self_signed(names.clone()).unwrap();
-    let other = rcgen::generate_simple_self_signed(names).unwrap();
-    let key = rustls::pki_types::PrivateKeyDer::Pkcs8(own.signing_key.serialize_der().into());
-    let config = rustls::ServerConfig::builder()
-        .with_no_client_auth()
-        .with_single_cert(vec![own.cert.der().clone()], key)
-        .unwrap();
+/// A server with TLS that answers OK; its port and what it has seen.
+async fn tls_server(config: rustls::ServerConfig) -> (u16, Seen) {
     let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -226,6 +217,26 @@ async fn only_the_endpoint_s_own_certificates_are_trusted() {
             }
         }
     });
+    (port, seen)
+}
+
+fn self_signed() -> rcgen::CertifiedKey<rcgen::KeyPair> {
+    rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap()
+}
+
+fn key(of: &rcgen::CertifiedKey<rcgen::KeyPair>) -> rustls::pki_types::PrivateKeyDer<'static> {
+    rustls::pki_types::PrivateKeyDer::Pkcs8(of.signing_key.serialize_der().into())
+}
+
+#[tokio::test]
+async fn only_the_endpoint_s_own_certificates_are_trusted() {
+    let network = Network::new();
+    let (own, other) = (self_signed(), self_signed());
+    let config = rustls::ServerConfig::builder()
+        .with_no_client_auth()
+        .with_single_cert(vec![own.cert.der().clone()], key(&own))
+        .unwrap();
+    let (port, seen) = tls_server(config).await;
     let mut endpoint = endpoint(&format!("https://localhost:{port}"));
     for wrong in [None, Some(other.cert.pem())] {
         endpoint.ca = wrong;
@@ -238,4 +249,33 @@ async fn only_the_endpoint_s_own_certificates_are_trusted() {
     endpoint.ca = Some("no pem".into());
     let error = network.exchange(&endpoint, request(Method::Post, "/", "")).await.unwrap_err();
     assert!(matches!(error, TransportError::NotSent(_)), "{error:?}");
+}
+
+/// TLS 1.3 lets a client send before it knows that its certificate is refused; nothing was done all the same.
+#[tokio::test]
+async fn a_refused_client_certificate_is_told_and_certain() {
+    let network = Network::new();
+    let (server, client, stranger) = (self_signed(), self_signed(), self_signed());
+    let mut clients = rustls::RootCertStore::empty();
+    clients.add(client.cert.der().clone()).unwrap();
+    let verifier = rustls::server::WebPkiClientVerifier::builder(Arc::new(clients)).build().unwrap();
+    let config = rustls::ServerConfig::builder()
+        .with_client_cert_verifier(verifier)
+        .with_single_cert(vec![server.cert.der().clone()], key(&server))
+        .unwrap();
+    let (port, seen) = tls_server(config).await;
+    let mut endpoint = endpoint(&format!("https://localhost:{port}"));
+    endpoint.ca = Some(server.cert.pem());
+    let pem = |of: &rcgen::CertifiedKey<rcgen::KeyPair>| {
+        Credential::ClientCertificate(format!("{}\n{}", of.cert.pem(), of.signing_key.serialize_pem()).into())
+    };
+    for wrong in [Credential::None, pem(&stranger)] {
+        endpoint.credential = wrong;
+        let error = network.exchange(&endpoint, request(Method::Post, "/", "secret")).await.unwrap_err();
+        let TransportError::NotSent(why) = error else { panic!("{error:?}") };
+        assert!(why.contains("refuses the client certificate of the endpoint's Secret"), "{why}");
+    }
+    assert!(seen.lock().unwrap().is_empty());
+    endpoint.credential = pem(&client);
+    assert_eq!(network.exchange(&endpoint, request(Method::Post, "/", "")).await.unwrap().body, "OK");
 }
