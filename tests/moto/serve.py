@@ -8,7 +8,8 @@ docs/providers/aws.md, and may give its instances the profiles that examples/aws
 moto lacks what a provider's safety rests on, so a layer before it adds:
 - client tokens: RunInstances, CreateNatGateway and CreateRouteTable with a token that was used give what that request made;
   with other parameters IdempotentParameterMismatch, after the instance's end IdempotentInstanceTerminated;
-- keys that are Inactive, user data over 16,384 bytes, duplicate listeners and load-balancer names, security groups and subnets in use: refused;
+- keys that are Inactive, user data over 16,384 bytes, duplicate listeners and load-balancer names, security groups that are not there,
+  security groups and subnets in use: refused;
 - faults that a test asks for.
 
 `control` is plain HTTP, for the test only: GET /left lists what was not there in the beginning, POST /clear takes it away,
@@ -358,6 +359,10 @@ class Layer:
             size = len(base64.b64decode(fields.get('UserData', '')))
             if size > 16384:
                 return fault(400, 'InvalidParameterValue', 'User data is limited to 16384 bytes')
+            groups = {name for groups in ec2.groups.values() for name in groups}
+            lacking = [it for name, it in fields.items() if '.SecurityGroupId.' in name and it not in groups]
+            if lacking:
+                return fault(400, 'InvalidGroup.NotFound', 'The security group {0} does not exist'.format(lacking[0]))
         if action == 'DeleteSecurityGroup':
             group = fields.get('GroupId')
             for others in ec2.groups.values():

@@ -7,6 +7,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 pub mod apply;
+mod choices;
 pub mod crds;
 pub mod dependencies;
 pub mod egress;

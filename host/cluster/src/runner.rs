@@ -10,15 +10,16 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use capstan_api::{Object, ObjectKey};
-use capstan_core::contract::Effect;
+use capstan_core::contract::{Choice, Effect};
 use capstan_core::plan::{EventNote, Plan, Write};
-use capstan_core::turn::{Mint, Step, Told, TurnRequest};
+use capstan_core::turn::{Call, Mint, Reply, Step, Told, TurnRequest};
 use capstan_core::view::{LastTurn, NotNow, Place, Select, View};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument;
 
 use crate::apply::{AfterEffect, Applied, Applier, Stopped};
+use crate::choices::{Choices, Subject};
 use crate::dependencies::{Dependencies, Topic};
 use crate::egress::Egress;
 use crate::events::{Events, Note, Reference};
@@ -114,6 +115,7 @@ struct Inner {
     modules: Option<Arc<dyn Modules>>,
     lease: Option<Lease>,
     last_turns: LastTurns,
+    choices: Choices,
     decisions: AtomicU64,
     turns: AtomicU64,
     failures: AtomicU64,
@@ -159,6 +161,7 @@ impl Runner {
             modules: options.modules,
             lease,
             last_turns: LastTurns::default(),
+            choices: Choices::default(),
             decisions: AtomicU64::new(0),
             turns: AtomicU64::new(0),
             failures: AtomicU64::new(0),
@@ -471,21 +474,34 @@ impl Inner {
         self.turns.fetch_add(1, Ordering::Relaxed);
         let TurnRequest { module, input, inputs: _, mut course } = request;
         let subject = input.subject.key().to_string();
+        let chooser = Subject::of(&input);
+        let mut choosing = None;
         let failed = |doing: &'static str, why: String| Stopped::Failed { doing, what: subject.clone(), why };
         let mut instance =
             self.providers.begin(&module, input).await.map_err(|why| failed("begin a provider's turn about", why))?;
         let mut told = Told::Begin;
         for _ in 0..MOST_STEPS {
             match course.next(told, now_ms()) {
-                Step::Call { call, known, granted } => {
+                Step::Call { mut call, known, granted } => {
+                    if let Call::Identify { part, reserved } = &mut call {
+                        choosing = None;
+                        choosing = Some(self.choices.wait(&chooser, part, reserved).await);
+                    }
                     let may_change = || self.applier.may_change();
                     let outcome = instance.call(call, known, granted, &may_change).await;
                     if outcome.effect != Effect::NotSent {
                         self.applier.had_effect();
                     }
+                    match (&mut choosing, &outcome.reply) {
+                        (Some(choosing), Ok(Reply::Choice(Choice { id: Some(id), .. }))) => choosing.chose(id),
+                        _ => choosing = None,
+                    }
                     told = Told::Called(outcome);
                 }
-                Step::Write(writes) => told = Told::Written(self.write_in_turn(&writes).await?),
+                Step::Write(writes) => {
+                    told = Told::Written(self.write_in_turn(&writes).await?);
+                    choosing = None;
+                }
                 Step::Mint(Mint::BootstrapToken { namespace, cluster, ttl }) => {
                     let made = self.applier.mint_bootstrap_token(&namespace, &cluster, Duration::from_secs(ttl)).await;
                     told = match made {

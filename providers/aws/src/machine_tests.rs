@@ -183,10 +183,13 @@ fn capa_5794_an_instance_that_has_vanished_is_told_and_not_made_anew() {
     let facts = facts.unwrap();
     assert_eq!((facts.phase, facts.provider_id), (Phase::Failed, None));
     assert_eq!(facts.conditions[0].reason.code, "InstanceTerminated");
-    // With a providerID and nothing behind it nothing is launched either.
-    let spec = json!({"providerID": "aws:///us-east-1a/i-9"});
-    let (refused, _) = scenario(spec).run(|| infrastructure::identify::<Aws>("instance", &[]));
-    assert!(matches!(refused, Err(Error::Conflict(_))), "{refused:?}");
+    // With a providerID nothing is launched either, whether there is nothing behind it or somebody else's.
+    let (nothing, other) = (refusal("InvalidInstanceID.NotFound"), instances("i-9", "running", &ours()));
+    for (status, there, code) in [(400, nothing, "InstanceTerminated"), (200, other, "InstanceForeign")] {
+        let spec = scenario(json!({"providerID": "aws:///us-east-1a/i-9"})).answer_bytes("POST /", status, there);
+        let (refused, _) = spec.run(|| infrastructure::identify::<Aws>("instance", &[]));
+        assert!(matches!(&refused, Err(Error::Conflict(why)) if why.code == code), "{refused:?}");
+    }
 }
 
 #[test]

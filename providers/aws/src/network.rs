@@ -144,7 +144,10 @@ impl Part<AWSCluster> for NamedVpc {
     }
     fn observe(&self, ctx: &Context<AWSCluster>) -> Result<Presence> {
         let found = advice::of_region(find_shared(&ec2::VPCS, &self.0), ctx.spec.region.as_deref());
-        let Some(element) = found? else { return Ok(Presence::absent_by_id()) };
+        let Some(element) = found? else {
+            let message = format!("the region has no VPC {}, which /spec/network/vpc/id names", self.0);
+            return Ok(Presence::foreign("VpcNotFound", message));
+        };
         let theirs = tags::of_ec2(&element);
         if tags::are_anothers(&theirs, &ctx.owner_key()) {
             let message = format!("{} was made for another cluster: name a VPC that is nobody's, or none", self.0);

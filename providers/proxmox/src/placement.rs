@@ -55,7 +55,7 @@ pub fn choose(ctx: &Context<ProxmoxMachine>, reserved: &[String]) -> Result<Choi
     let wish = Wish { ctx, all, nodes };
     let templates = wish.templates()?;
     let adjustment = infrastructure.scheduler_hints.memory_adjustment.unwrap_or(100);
-    let (node, template) = wish.place(&templates, adjustment)?;
+    let (node, template) = wish.place(&templates, adjustment, reserved)?;
     let number = wish.number(reserved)?;
     Choice::chosen(number.to_string()).freeze(&Frozen {
         node,
@@ -89,8 +89,15 @@ impl Wish<'_> {
         }
     }
 
-    /// The node with room and the fewest machines of the same set, and the template to clone there.
-    fn place<'a>(&self, templates: &[&'a Resource], adjustment: u64) -> Result<(String, &'a Resource)> {
+    /// The node with room and the fewest machines of the same set, and the template to clone there. Where the machines of
+    /// a set that is just being made have gone cannot be seen yet, only that they chose (`reserved`): they are taken to
+    /// have chosen as this one does, which on nodes with the same room spreads them evenly.
+    fn place<'a>(
+        &self,
+        templates: &[&'a Resource],
+        adjustment: u64,
+        reserved: &[String],
+    ) -> Result<(String, &'a Resource)> {
         let Some(first) = templates.first().copied() else {
             return Err(Error::internal("no template was chosen"));
         };
@@ -99,6 +106,7 @@ impl Wish<'_> {
             nodes => nodes.to_vec(),
         };
         let needed = self.ctx.spec.memory_mib.map_or(first.maxmem, |memory| memory * MIB);
+        let name = self.ctx.name();
         let mut places = Vec::new();
         let mut full = Vec::new();
         for node in nodes {
@@ -109,10 +117,15 @@ impl Wish<'_> {
                     continue;
                 }
             }
-            let name = self.ctx.name();
             let replicas =
-                self.all.iter().filter(|vm| vm.node == node && vm.template == 0 && same_set(&vm.name, &name)).count();
-            places.push((replicas, capstan_provider::hash(&format!("{}/{node}", self.ctx.owner_key())), node));
+                self.all.iter().filter(|vm| vm.node == node && vm.template == 0 && set(&vm.name) == set(&name)).count();
+            places.push((replicas, capstan_provider::hash(&format!("{}/{node}", set(&name))), node));
+        }
+        let unseen = reserved.iter().filter(|id| self.all.iter().all(|vm| vm.vmid.to_string() != **id)).count();
+        for _ in 0..unseen {
+            if let Some((replicas, ..)) = places.iter_mut().min() {
+                *replicas += 1;
+            }
         }
         let Some((_, _, node)) = places.into_iter().min() else {
             return Err(Error::transient(
@@ -177,10 +190,9 @@ fn first_number() -> Result<u64> {
     pve::text(&told).parse().map_err(|_| Error::transient("UnexpectedAnswer", format!("{doing}: the answer is {told}")))
 }
 
-/// Machines of one set differ in the last part of their names.
-fn same_set(one: &str, other: &str) -> bool {
-    let set = |name: &str| name.rsplit_once('-').map(|(set, _)| set.to_owned());
-    set(one).is_some_and(|one| Some(one) == set(other))
+/// The name of a machine's set: machines of one set differ in the last part of their names.
+fn set(name: &str) -> &str {
+    name.rsplit_once('-').map_or(name, |(set, _)| set)
 }
 
 fn select<'a>(selector: &TemplateSelector, all: &'a [Resource]) -> Result<Vec<&'a Resource>> {

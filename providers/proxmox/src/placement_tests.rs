@@ -142,6 +142,31 @@ fn machines_of_a_set_spread_over_the_nodes_with_room() {
     assert_eq!(pick(by_id(), hinted, &answers, None).unwrap(), "pve1", "the other has room for 3 GiB only");
 }
 
+/// None of them is to be seen yet when the next one chooses: only the numbers of those before it are known.
+#[test]
+fn machines_that_are_made_at_once_spread_too() {
+    let next = |there: &[Value], reserved: &[u64]| {
+        let seen = |number: u64| there.iter().any(|vm| vm["vmid"] == number);
+        let left: Vec<u64> = (200..210).filter(|number| !reserved.contains(number) && !seen(*number)).collect();
+        let number = left[usize::try_from(capstan_provider::hash("owner-1/")).unwrap() % left.len()];
+        let scenario = with(base(by_id()).answer(RESOURCES, 200, all(there)), free(number));
+        let reserved: Vec<String> = reserved.iter().map(u64::to_string).collect();
+        chosen(scenario, &reserved.iter().map(String::as_str).collect::<Vec<_>>()).unwrap()
+    };
+    let (mut reserved, mut nodes) = (Vec::new(), Vec::new());
+    for _ in 0..4 {
+        let (number, frozen) = next(&[], &reserved);
+        reserved.push(number);
+        nodes.push(frozen.node);
+    }
+    assert_ne!(nodes[0], nodes[1]);
+    assert_eq!(nodes[..2], nodes[2..]);
+    // What was reserved and is to be seen meanwhile counts where it is, and once.
+    let there = [resource(reserved[0], &nodes[0], "c-w-bbbbb", 0, "")];
+    assert_eq!(next(&there, &reserved[..1]).1.node, nodes[1]);
+    assert_eq!(next(&there, &reserved[..2]).1.node, nodes[0]);
+}
+
 #[test]
 fn a_cluster_without_room_says_how_much_is_left() {
     let mut scenario = base(by_id());
