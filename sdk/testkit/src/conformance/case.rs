@@ -274,7 +274,10 @@ impl Case {
                 .proxy
                 .exchanges()
                 .iter()
-                .map(|e| format!("{} {} -> {:?}{}", e.method, e.target, e.client, struck(e.strike)))
+                .map(|e| {
+                    let action = e.action.as_ref().map_or_else(String::new, |action| format!(" {action}"));
+                    format!("{} {}{action} -> {:?}{}", e.method, e.target, e.client, struck(e.strike))
+                })
                 .collect();
             format!("{} {self}\n  {}", life.name, shown.join("\n  "))
         })
@@ -318,8 +321,9 @@ impl Case {
                 let changed = sorted(setting).await?;
                 ensure!(
                     self.hasty || changed == reference.changed,
-                    "changed, it has {changed:?} on the server; it should have {:?}",
-                    reference.changed
+                    "changed, it has {changed:?} on the server; it should have {:?}; {}",
+                    reference.changed,
+                    living.said()
                 );
             }
         }

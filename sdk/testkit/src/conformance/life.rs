@@ -9,7 +9,7 @@ use capstan_api::{Object, ObjectKey};
 use capstan_core::contract::{Granted, KnownPart, ProviderError, Served};
 use capstan_core::infrastructure;
 use capstan_core::plan::Plan;
-use capstan_core::record::{INTENT_FRESH, LEASE};
+use capstan_core::record::{INTENT_FRESH, LEASE, Record};
 use capstan_core::testing::World;
 use capstan_core::turn::{Call, Course, Mint, Outcome, Reply, Step, Told, TurnInput, TurnRequest};
 use capstan_core::view::{Connection, LastTurn, NotNow, Place, Select, View};
@@ -215,15 +215,17 @@ impl<'a> Living<'a> {
         self.object().is_some_and(said)
     }
 
+    /// Something that it asked to be made has not been seen yet, nor is it known that it never will be: the host waits.
+    fn expects(&self) -> bool {
+        let record = self.object().map(|object| Record::of(&object));
+        matches!(record, Some(Ok(record)) if record.parts.values().any(|part| part.intent.is_some()))
+    }
+
     /// What the object says of itself, for messages.
     pub fn said(&self) -> String {
         let Some(object) = self.object() else { return "the object is gone".to_owned() };
         let shown = |pointer: &str| object.at(pointer).map(ToString::to_string).unwrap_or_default();
-        format!(
-            "conditions {}, record {}",
-            shown("/status/conditions"),
-            object.annotation(capstan_core::record::PARTS).unwrap_or_default()
-        )
+        format!("conditions {}, record {}", shown("/status/conditions"), object.annotation(capstan_core::record::PARTS).unwrap_or_default())
     }
 
     /// How many exchanges changed something so far, or may have.
@@ -413,7 +415,7 @@ impl<'a> Living<'a> {
                 return Ok(());
             }
             let calm = self.setting.proxy.late() == 0 && !self.setting.proxy.is_stale();
-            let up = self.provisioned() && calm;
+            let up = self.provisioned() && calm && !self.expects();
             // A machine whose Node has not joined is looked at often.
             looks += 1;
             if before != (self.world.writes.len(), self.changes()) {

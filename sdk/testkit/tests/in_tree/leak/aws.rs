@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::memory::Memory;
 use super::scenery::{INFRASTRUCTURE, Stand, cluster_of, node_joins, owner};
-use super::{FAILED, all, sample, some, worlds};
+use super::{FAILED, all, failed, sample, some, worlds};
 
 /// The image that serve.py registers; its ids are the same in each run.
 const IMAGE: &str = "ami-a2cdc501534df6b3c";
@@ -193,6 +193,7 @@ fn suite(lives: Vec<Life>) -> Suite<'static> {
 #[test]
 fn a_sample_of_faults_leaks_nothing_in_aws() {
     sample(&suite(vec![machine()]), 20, 2);
+    failed(&suite(clusters()));
 }
 
 #[test]

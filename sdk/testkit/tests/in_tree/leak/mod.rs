@@ -35,6 +35,12 @@ fn sample(suite: &Suite<'_>, cases: usize, worlds: usize) {
     assert!(report.failures.is_empty(), "{} cases failed; the first: {}", report.failures.len(), report.failures[0]);
 }
 
+/// Of lives that are too long for a sample: the cases that ever failed.
+fn failed(suite: &Suite<'_>) {
+    let report = suite.faults(&Extent::These(FAILED.lines().map(str::to_owned).collect()), 1).unwrap();
+    assert!(report.cases > 0 && report.failures.is_empty(), "{:?}", report.failures.first());
+}
+
 /// All cases, or those of `CAPSTAN_LEAK_CASE`.
 fn all(suite: &Suite<'_>, worlds: usize) {
     extent(suite, &Extent::All, worlds);
