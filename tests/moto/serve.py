@@ -31,6 +31,7 @@ import os
 import re
 import sys
 import threading
+import traceback
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qsl
 from xml.sax.saxutils import escape
@@ -399,6 +400,9 @@ class Layer:
             for balancer in nlb.load_balancers.values():
                 if any(arn in str(one.default_actions) for one in balancer.listeners.values()):
                     return fault(400, 'ResourceInUse', 'a listener leads to it')
+        if action in ('ConfigureHealthCheck', 'ModifyLoadBalancerAttributes') and \
+                fields.get('LoadBalancerName', '') not in [*cloud.elb.load_balancers, '']:
+            return fault(400, 'LoadBalancerNotFound', 'there is no load balancer of this name')
         if action == 'RegisterTargets':
             state = {i.id: i._state.name for i in cloud.instances()}
             if state.get(fields.get('Targets.member.1.Id')) != 'running':
@@ -485,8 +489,12 @@ class Seeded:
 
         def note(status, headers, exc_info=None):
             seen['answer'] = status, headers
-        text = b''.join(self.app(environ, note))
-        status, headers = seen['answer']
+        try:
+            text = b''.join(self.app(environ, note))
+            status, headers = seen['answer']
+        except Exception:
+            traceback.print_exc()
+            status, headers, text = '500 Broken', [], b'moto is broken'
         same = hashlib.sha256(self.TIMES.sub(b'', text)).hexdigest()
         start_response(status, list(headers) + [('X-Same', same)])
         return [text]

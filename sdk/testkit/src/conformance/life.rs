@@ -218,14 +218,18 @@ impl<'a> Living<'a> {
     /// Something that it asked to be made has not been seen yet, nor is it known that it never will be: the host waits.
     fn expects(&self) -> bool {
         let record = self.object().map(|object| Record::of(&object));
-        matches!(record, Some(Ok(record)) if record.parts.values().any(|part| part.intent.is_some()))
+        matches!(record, Some(Ok(record)) if record.parts.values().any(|part| !part.confirmed && part.intent.is_some()))
     }
 
     /// What the object says of itself, for messages.
     pub fn said(&self) -> String {
         let Some(object) = self.object() else { return "the object is gone".to_owned() };
         let shown = |pointer: &str| object.at(pointer).map(ToString::to_string).unwrap_or_default();
-        format!("conditions {}, record {}", shown("/status/conditions"), object.annotation(capstan_core::record::PARTS).unwrap_or_default())
+        format!(
+            "conditions {}, record {}",
+            shown("/status/conditions"),
+            object.annotation(capstan_core::record::PARTS).unwrap_or_default()
+        )
     }
 
     /// How many exchanges changed something so far, or may have.
