@@ -53,13 +53,13 @@ scenarios: ## the whole system: a real kubectl, a real engine
 # Whose cases are lived; docs/providers/leaks.md is written by a run of all.
 LEAK := simulated proxmox docker aws
 
-leak: ## every fault at every exchange of a provider; writes docs/providers/leaks.md; CASE='…' runs one again
+leak: ## every fault at every exchange of a provider; writes docs/providers/leaks.md; CASE='…', LIFE='…' run a part again
 ifdef CASE
 	CAPSTAN_LEAK_CASE="$(CASE)" cargo test --locked --release --workspace --test in_tree -- \
 		--ignored --test-threads=1 --nocapture leak::
 else
-	@rm -rf target/leak && mkdir -p target/leak docs/providers
-	CAPSTAN_LEAK_SUMMARY=$(CURDIR)/target/leak cargo test --locked --release --workspace --test in_tree -- \
+	@$(if $(LIFE),,rm -rf target/leak;) mkdir -p target/leak docs/providers
+	CAPSTAN_LEAK_SUMMARY=$(CURDIR)/target/leak CAPSTAN_LEAK_LIFE="$(LIFE)" cargo test --locked --release --workspace --test in_tree -- \
 		--ignored --test-threads=1 --nocapture $(foreach p,$(LEAK),leak::$(p))
 	@cat sdk/testkit/tests/in_tree/leak/summary.md target/leak/*.md >docs/providers/leaks.md
 endif

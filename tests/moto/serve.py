@@ -2,8 +2,7 @@
 
 Prints one line of JSON when it is up: `url`, `control`, `keys` (name -> access key id and secret), `image`, `bucket`, `given`
 (a VPC with a subnet, a group and a target group, for machines without a cluster). `--open` leaves
-the checks out, for tests that do not sign; with `--remember` nothing is asked twice (see Memory; then only /left and /clear of
-`control` may be used). A user may do what `policy.json` beside this file allows: the policy of
+the checks out, for tests that do not sign. A user may do what `policy.json` beside this file allows: the policy of
 docs/providers/aws.md, and may give its instances the profiles that examples/aws.yaml names; the user `nobody` may do nothing.
 
 moto lacks what a provider's safety rests on, so a layer before it adds:
@@ -32,6 +31,7 @@ import os
 import re
 import sys
 import threading
+import traceback
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qsl
 from xml.sax.saxutils import escape
@@ -57,8 +57,6 @@ from moto.s3.models import s3_backends  # noqa: E402
 from moto.secretsmanager.models import secretsmanager_backends  # noqa: E402
 from moto.ssm.models import ssm_backends  # noqa: E402
 from werkzeug.serving import make_server  # noqa: E402
-
-from memory import Memory  # noqa: E402
 
 # moto looks these up anew for each request, which costs a third of its time.
 backends.list_of_moto_modules = functools.lru_cache(lambda find=backends.list_of_moto_modules: frozenset(find()))
@@ -402,6 +400,9 @@ class Layer:
             for balancer in nlb.load_balancers.values():
                 if any(arn in str(one.default_actions) for one in balancer.listeners.values()):
                     return fault(400, 'ResourceInUse', 'a listener leads to it')
+        if action in ('ConfigureHealthCheck', 'ModifyLoadBalancerAttributes') and \
+                fields.get('LoadBalancerName', '') not in [*cloud.elb.load_balancers, '']:
+            return fault(400, 'LoadBalancerNotFound', 'there is no load balancer of this name')
         if action == 'RegisterTargets':
             state = {i.id: i._state.name for i in cloud.instances()}
             if state.get(fields.get('Targets.member.1.Id')) != 'running':
@@ -470,7 +471,36 @@ def as_user(url, cloud, body):
         answer, default=lambda it: base64.b64encode(it).decode() if isinstance(it, bytes) else str(it))), 200
 
 
-def control(cloud, layer, memory, url, policy):
+class Seeded:
+    """For tests that ask nothing twice (sdk/testkit/tests/in_tree/leak/memory.rs): ids are drawn by the header X-Seed, and the header
+    X-Same of the answer says what it is apart from times."""
+
+    TIMES = re.compile(rb'<(requestId|RequestId)>[^<]*<|\d{4}-\d\d-\d\dT[0-9:.]+(Z|\+00:00)?|"\w*Date": ?[0-9.e+]+')
+
+    def __init__(self, app):
+        self.app = app
+
+    def __call__(self, environ, start_response):
+        seed = environ.pop('HTTP_X_SEED', None)
+        if seed is None:
+            return self.app(environ, start_response)
+        mock_random.seed(int(seed, 16))
+        seen = {}
+
+        def note(status, headers, exc_info=None):
+            seen['answer'] = status, headers
+        try:
+            text = b''.join(self.app(environ, note))
+            status, headers = seen['answer']
+        except Exception:
+            traceback.print_exc()
+            status, headers, text = '500 Broken', [], b'moto is broken'
+        same = hashlib.sha256(self.TIMES.sub(b'', text)).hexdigest()
+        start_response(status, list(headers) + [('X-Same', same)])
+        return [text]
+
+
+def control(cloud, layer, url, policy):
     class Handler(BaseHTTPRequestHandler):
         def log_message(self, *_):
             pass
@@ -486,8 +516,6 @@ def control(cloud, layer, memory, url, policy):
         def do_GET(self):
             parts = self.path.strip('/').split('/')
             clouds = layer.clouds
-            if memory and parts == ['left']:
-                return self.answer(memory.left(cloud.left))
             if parts[0] in ('left', 'made'):
                 with layer.lock:
                     one = clouds[parts[1]] if len(parts) > 1 else cloud
@@ -512,9 +540,6 @@ def control(cloud, layer, memory, url, policy):
             length = int(self.headers.get('Content-Length') or 0)
             body = json.loads(self.rfile.read(length) or b'{}')
             parts = self.path.strip('/').split('/')
-            if memory and parts == ['clear']:
-                memory.clear()
-                return self.answer({})
             if parts == ['aws']:
                 return self.answer(*as_user(url, layer.clouds[body.get('account', ACCOUNT)], body))
             with layer.lock:
@@ -552,11 +577,10 @@ def main():
     keys = users(cloud, policy)
     app = DomainDispatcherApplication(create_backend_app)
     layer = Layer(app, cloud)
-    memory = Memory(layer, layer.clear) if '--remember' in sys.argv else None
-    server = make_server('127.0.0.1', 0, memory or layer, threaded=True, request_handler=Quiet)
+    server = make_server('127.0.0.1', 0, Seeded(layer), threaded=True, request_handler=Quiet)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     url = 'http://127.0.0.1:{0}'.format(server.server_port)
-    side = ThreadingHTTPServer(('127.0.0.1', 0), control(cloud, layer, memory, url, policy))
+    side = ThreadingHTTPServer(('127.0.0.1', 0), control(cloud, layer, url, policy))
     threading.Thread(target=side.serve_forever, daemon=True).start()
     print(json.dumps({
         'url': url,

@@ -13,9 +13,26 @@ use crate::plane::{free_port, root, skip};
 pub struct Engine {
     /// Its socket.
     pub socket: PathBuf,
-    daemon: Option<(Child, tempfile::TempDir)>,
+    own: Option<Own>,
+}
+
+/// What belongs to an engine that was started here.
+struct Own {
+    daemon: Child,
+    dir: tempfile::TempDir,
+    net: Net,
     /// The port on loopback where it asks for client certificates.
     tls: Option<u16>,
+}
+
+/// Which network an engine of our own is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Net {
+    /// This computer's: addresses of its containers lead to them.
+    Shared,
+    /// One of its own, with which all that it made of bridges goes, and without rules: their making is half of what a container
+    /// costs, and nobody passes them.
+    Apart,
 }
 
 impl Engine {
@@ -26,77 +43,39 @@ impl Engine {
     pub fn find() -> Result<Option<Self>> {
         let socket = PathBuf::from("/var/run/docker.sock");
         if answers(&socket) {
-            return Ok(Some(Self { socket, daemon: None, tls: None }));
+            return Ok(Some(Self { socket, own: None }));
         }
-        Self::own()
+        Self::own(Net::Shared)
     }
 
-    /// One of our own, whether another runs or not; `None` (and a loud word) where `dockerd` is not installed.
+    /// One of our own, which may be stopped; `None` (and a loud word) where `dockerd` is not installed.
     ///
     /// # Errors
     /// When `dockerd` is there and does not come up.
-    pub fn own() -> Result<Option<Self>> {
+    pub fn own(net: Net) -> Result<Option<Self>> {
         if Command::new("dockerd").arg("--version").output().is_err() {
-            skip("the Docker scenario: no engine answers and dockerd is not installed (apt-get install docker.io)")?;
+            skip("what needs a Docker engine: dockerd is not installed (apt-get install docker.io)")?;
             return Ok(None);
         }
         let dir = tempfile::tempdir()?;
         let socket = dir.path().join("docker.sock");
-        let mut engine = Self { socket, daemon: None, tls: None };
-        engine.daemon = Some((engine.spawn(dir.path())?, dir));
-        Ok(Some(engine))
-    }
-
-    /// Starts `dockerd` and waits until it answers.
-    fn spawn(&self, dir: &Path) -> Result<Child> {
-        let log = std::fs::File::options().create(true).append(true).open(dir.join("log"))?;
-        let mut command = Command::new("dockerd");
-        if let Some(port) = self.tls {
-            command.arg("--tlsverify").arg("--host").arg(format!("tcp://127.0.0.1:{port}"));
-            for name in ["tlscacert", "tlscert", "tlskey"] {
-                command.arg(format!("--{name}")).arg(dir.join(name));
-            }
-        }
-        let mut daemon = command
-            // Its default network would be another engine's as well.
-            .args(["--bridge", "none", "--data-root"])
-            .arg(dir.join("data"))
-            .arg("--exec-root")
-            .arg(dir.join("exec"))
-            .arg("--pidfile")
-            .arg(dir.join("pid"))
-            .arg("--host")
-            .arg(format!("unix://{}", self.socket.display()))
-            .stdout(Stdio::null())
-            .stderr(log)
-            .spawn()
-            .context("start dockerd")?;
-        let deadline = Instant::now() + Duration::from_secs(60);
-        while !answers(&self.socket) {
-            let ended = daemon.try_wait()?;
-            if ended.is_some() || Instant::now() > deadline {
-                let log = std::fs::read_to_string(dir.join("log")).unwrap_or_default();
-                let _ = daemon.kill();
-                bail!("dockerd does not come up: {}", log.lines().rev().take(20).collect::<Vec<_>>().join("\n"));
-            }
-            std::thread::sleep(Duration::from_millis(100));
-        }
-        Ok(daemon)
+        let daemon = spawn(dir.path(), &socket, net, None)?;
+        Ok(Some(Self { socket, own: Some(Own { daemon, dir, net, tls: None }) }))
     }
 
     /// Whether it was started here, so that it may be stopped.
     pub fn is_own(&self) -> bool {
-        self.daemon.is_some()
+        self.own.is_some()
     }
 
-    /// Stops it, where it was started here: its containers stop with it.
+    /// Stops it, where it was started here: its containers stop with it, unless it serves TLS.
     pub fn stop(&mut self) {
-        if let Some((daemon, _)) = &mut self.daemon
-            && matches!(daemon.try_wait(), Ok(None))
+        if let Some(own) = &mut self.own
+            && matches!(own.daemon.try_wait(), Ok(None))
         {
             // SIGTERM lets it unmount and stop its containers; SIGKILL would leave them.
-            let _ = Command::new("kill").arg(daemon.id().to_string()).status();
-            let _ = daemon.wait();
+            let _ = Command::new("kill").arg(own.daemon.id().to_string()).status();
+            let _ = own.daemon.wait();
         }
     }
 
@@ -105,27 +84,32 @@ impl Engine {
     /// # Errors
     /// When it does not come up, or was not started here.
     pub fn start(&mut self) -> Result<()> {
-        let dir = self.daemon.as_ref().map(|(_, dir)| dir.path().to_owned()).context("not an engine of our own")?;
-        let child = self.spawn(&dir)?;
-        if let Some((daemon, _)) = &mut self.daemon {
-            *daemon = child;
-        }
+        let own = self.own.as_mut().context("not an engine of our own")?;
+        own.daemon = spawn(own.dir.path(), &self.socket, own.net, own.tls)?;
         Ok(())
     }
 
     /// Starts it again, and now it answers on loopback too, as this server and to clients of this authority (PEM) only; the port.
+    /// From then on its containers go on when it stops.
     ///
     /// # Errors
     /// When it does not come up, or was not started here.
     pub fn serve_tls(&mut self, server: &Signed, clients: &str) -> Result<u16> {
-        let dir = self.daemon.as_ref().map(|(_, dir)| dir.path().to_owned()).context("not an engine of our own")?;
-        let port = *self.tls.get_or_insert_with(free_port);
-        for (name, pem) in [("tlscacert", clients), ("tlscert", &server.certificate), ("tlskey", &server.key)] {
-            std::fs::write(dir.join(name), pem)?;
-        }
         self.stop();
+        let own = self.own.as_mut().context("not an engine of our own")?;
+        let port = *own.tls.get_or_insert_with(free_port);
+        for (name, pem) in [("tlscacert", clients), ("tlscert", &server.certificate), ("tlskey", &server.key)] {
+            std::fs::write(own.dir.path().join(name), pem)?;
+        }
         self.start()?;
         Ok(port)
+    }
+
+    /// The docker client, to be given its arguments.
+    pub fn client(&self) -> Command {
+        let mut client = Command::new("docker");
+        client.arg("-H").arg(format!("unix://{}", self.socket.display()));
+        client
     }
 
     /// Runs the docker client against it.
@@ -133,8 +117,7 @@ impl Engine {
     /// # Errors
     /// When the client fails; the error carries what it said.
     pub fn docker(&self, args: &[&str]) -> Result<String> {
-        let output =
-            Command::new("docker").arg("-H").arg(format!("unix://{}", self.socket.display())).args(args).output()?;
+        let output = self.client().args(args).output()?;
         ensure!(output.status.success(), "docker {args:?}: {}", String::from_utf8_lossy(&output.stderr));
         Ok(String::from_utf8(output.stdout)?)
     }
@@ -153,8 +136,49 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
+        if self.own.as_ref().is_some_and(|own| own.tls.is_some()) {
+            let all = self.docker(&["ps", "-aq"]).unwrap_or_default();
+            let _ = self.client().args(["rm", "-f", "-v"]).args(all.lines()).output();
+        }
         self.stop();
     }
+}
+
+/// Starts `dockerd` and waits until it answers.
+fn spawn(dir: &Path, socket: &Path, net: Net, tls: Option<u16>) -> Result<Child> {
+    let log = std::fs::File::options().create(true).append(true).open(dir.join("log"))?;
+    let mut command = match net {
+        Net::Shared => Command::new("dockerd"),
+        Net::Apart => {
+            let mut command = Command::new("unshare");
+            command.args(["--net", "dockerd", "--iptables=false"]);
+            command
+        }
+    };
+    if let Some(port) = tls {
+        command.args(["--live-restore", "--tlsverify", "--host"]).arg(format!("tcp://127.0.0.1:{port}"));
+        for name in ["tlscacert", "tlscert", "tlskey"] {
+            command.arg(format!("--{name}")).arg(dir.join(name));
+        }
+    }
+    // Its default network would be another engine's as well.
+    command.args(["--bridge", "none"]);
+    for (option, file) in [("--data-root", "data"), ("--exec-root", "exec"), ("--pidfile", "pid")] {
+        command.arg(option).arg(dir.join(file));
+    }
+    command.arg("--host").arg(format!("unix://{}", socket.display())).stdout(Stdio::null()).stderr(log);
+    let mut daemon = command.spawn().context("start dockerd")?;
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !answers(socket) {
+        let ended = daemon.try_wait()?;
+        if ended.is_some() || Instant::now() > deadline {
+            let log = std::fs::read_to_string(dir.join("log")).unwrap_or_default();
+            let _ = daemon.kill();
+            bail!("dockerd does not come up: {}", log.lines().rev().take(20).collect::<Vec<_>>().join("\n"));
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    Ok(daemon)
 }
 
 fn answers(socket: &Path) -> bool {

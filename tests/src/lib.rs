@@ -13,6 +13,7 @@ pub mod moto;
 pub mod nocloud;
 pub mod plane;
 pub mod real;
+pub mod registry;
 pub mod secrets;
 pub mod site;
 pub mod stage;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use capstan_tests::authority::{Authority, Signed};
-use capstan_tests::docker::Engine;
+use capstan_tests::docker::{Engine, Net};
 use capstan_tests::on_both_back_ends;
 use capstan_tests::plane::{BackEnd, Plane, Up, free_port, root};
 use capstan_tests::site::{list, told};
@@ -69,7 +69,7 @@ fn state(plane: &Plane, engine: &Engine) -> String {
 on_both_back_ends!(a_client_certificate_is_exchanged_in_the_middle);
 
 fn a_client_certificate_is_exchanged_in_the_middle(back_end: BackEnd) -> Result<()> {
-    let Some(mut engine) = Engine::own()? else { return Ok(()) };
+    let Some(mut engine) = Engine::own(Net::Shared)? else { return Ok(()) };
     engine.build_images()?;
     let (before, after) = (Authority::new()?, Authority::new()?);
     let (old, new) = (before.sign("capstan", &[])?, after.sign("capstan", &[])?);

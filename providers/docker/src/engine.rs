@@ -387,13 +387,6 @@ pub mod tests {
         archive
     }
 
-    /// The text of a file in a container of a real engine.
-    pub fn read_live(scenario: &capstan_provider::testing::Scenario, container: &str, path: &str) -> String {
-        let (directory, name) = path.rsplit_once('/').unwrap();
-        let (files, _) = scenario.clone().run(|| Engine::find()?.directory(container, directory));
-        files.unwrap().remove(name).unwrap()
-    }
-
     #[test]
     fn the_files_of_an_archive() {
         let files = members(&tar(&[("a", "hello"), ("b", "")])).unwrap();

@@ -12,8 +12,6 @@ mod boot;
 mod cluster;
 mod container;
 mod engine;
-#[cfg(test)]
-mod engine_tests;
 mod haproxy;
 mod image;
 mod load_balancer;

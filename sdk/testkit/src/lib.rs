@@ -35,7 +35,7 @@ use capstan_runtime::{Engine, EngineConfig, Module};
 use serde_json::{Value, json};
 
 pub use cloud::{Answer, Asked, Cloud};
-pub use proxy::{Exchange, FaultProxy, Schedule};
+pub use proxy::{Exchange, FaultProxy, Schedule, Upstream};
 
 /// A loaded component.
 pub struct Testkit {

@@ -101,9 +101,21 @@ pub struct Schedule {
     pub stale: Duration,
 }
 
-struct Shared {
+/// What a proxy passes requests on to.
+#[async_trait]
+pub trait Upstream: Send + Sync {
+    /// Carries a request out; `None`: no answer comes.
+    async fn answer(&self, request: Request<Bytes>) -> Option<Response<Bytes>>;
+}
+
+/// What answers at an origin.
+struct Origin {
     client: reqwest::Client,
     origin: String,
+}
+
+struct Shared {
+    upstream: Box<dyn Upstream>,
     began: Instant,
     state: Mutex<State>,
     killed: Notify,
@@ -141,7 +153,7 @@ impl FaultProxy {
     /// # Errors
     /// When loopback cannot be listened on, or the origin is none.
     pub async fn start(origin: &str) -> anyhow::Result<Self> {
-        Self::started(origin, None).await
+        Self::started(Box::new(Origin::new(origin)?), None).await
     }
 
     /// [`FaultProxy::start`] with time of its own, which passes by [`FaultProxy::pass`] and for whoever waits by
@@ -151,25 +163,18 @@ impl FaultProxy {
     /// # Errors
     /// As [`FaultProxy::start`].
     pub async fn in_own_time(origin: &str) -> anyhow::Result<Self> {
-        Self::started(origin, Some(Duration::ZERO)).await
+        Self::in_own_time_before(Box::new(Origin::new(origin)?)).await
     }
 
-    async fn started(origin: &str, passed: Option<Duration>) -> anyhow::Result<Self> {
-        // Fails when a provider is installed already: any will do.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let mut builder = reqwest::Client::builder()
-            .http1_only()
-            .no_proxy()
-            .redirect(reqwest::redirect::Policy::none())
-            .tls_danger_accept_invalid_certs(true);
-        let origin = match origin.strip_prefix("unix://") {
-            Some(path) => {
-                builder = builder.unix_socket(path);
-                "http://localhost".to_owned()
-            }
-            None => origin.trim_end_matches('/').to_owned(),
-        };
-        let client = builder.build().with_context(|| format!("no client for {origin}"))?;
+    /// [`FaultProxy::in_own_time`] before something that carries requests out by itself.
+    ///
+    /// # Errors
+    /// When loopback cannot be listened on.
+    pub async fn in_own_time_before(upstream: Box<dyn Upstream>) -> anyhow::Result<Self> {
+        Self::started(upstream, Some(Duration::ZERO)).await
+    }
+
+    async fn started(upstream: Box<dyn Upstream>, passed: Option<Duration>) -> anyhow::Result<Self> {
         let state = State {
             script: calm(),
             number: 0,
@@ -184,7 +189,7 @@ impl FaultProxy {
             schedule: Schedule { late: Duration::MAX, stale: Duration::MAX },
         };
         let shared =
-            Arc::new(Shared { client, origin, began: Instant::now(), state: Mutex::new(state), killed: Notify::new() });
+            Arc::new(Shared { upstream, began: Instant::now(), state: Mutex::new(state), killed: Notify::new() });
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.context("listen on loopback")?;
         let address = listener.local_addr()?;
         let serving = tokio::spawn(serve(listener, shared.clone()));
@@ -285,6 +290,41 @@ impl FaultProxy {
     }
 }
 
+impl Origin {
+    fn new(origin: &str) -> anyhow::Result<Self> {
+        // Fails when a provider is installed already: any will do.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let mut builder = reqwest::Client::builder()
+            .http1_only()
+            .no_proxy()
+            .redirect(reqwest::redirect::Policy::none())
+            .tls_danger_accept_invalid_certs(true);
+        let origin = match origin.strip_prefix("unix://") {
+            Some(path) => {
+                builder = builder.unix_socket(path);
+                "http://localhost".to_owned()
+            }
+            None => origin.trim_end_matches('/').to_owned(),
+        };
+        let client = builder.build().with_context(|| format!("no client for {origin}"))?;
+        Ok(Self { client, origin })
+    }
+}
+
+#[async_trait]
+impl Upstream for Origin {
+    async fn answer(&self, request: Request<Bytes>) -> Option<Response<Bytes>> {
+        let (head, body) = request.into_parts();
+        let url = format!("{}{}", self.origin, head.uri);
+        let mut response = self.client.request(head.method, url).headers(head.headers).body(body).send().await.ok()?;
+        let mut answer = Response::new(Bytes::new());
+        *answer.status_mut() = response.status();
+        *answer.headers_mut() = std::mem::take(response.headers_mut());
+        *answer.body_mut() = response.bytes().await.ok()?;
+        Some(answer)
+    }
+}
+
 async fn serve(listener: TcpListener, shared: Arc<Shared>) {
     // Connections end with the proxy: dropping the set stops them.
     let mut connections = tokio::task::JoinSet::new();
@@ -309,7 +349,7 @@ async fn serve(listener: TcpListener, shared: Arc<Shared>) {
 
 impl std::fmt::Debug for Shared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "the time of a proxy before {}", self.origin)
+        f.write_str("the time of a proxy")
     }
 }
 
@@ -468,15 +508,15 @@ impl Shared {
         for name in ["connection", "keep-alive", "transfer-encoding", "te", "upgrade", "expect"] {
             headers.remove(name);
         }
-        let url = format!("{}{}", self.origin, request.target);
-        let sent = self.client.request(request.method.clone(), url).headers(headers).body(request.body.clone());
-        let mut response = sent.send().await.map_err(|_| NoAnswer)?;
-        let status = response.status();
-        let mut headers = std::mem::take(response.headers_mut());
+        let mut sent = Request::new(request.body.clone());
+        *sent.method_mut() = request.method.clone();
+        *sent.uri_mut() = request.target.parse().map_err(|_| NoAnswer)?;
+        *sent.headers_mut() = headers;
+        let (head, body) = self.upstream.answer(sent).await.ok_or(NoAnswer)?.into_parts();
+        let (status, mut headers) = (head.status, head.headers);
         for name in ["connection", "keep-alive", "transfer-encoding", "content-length"] {
             headers.remove(name);
         }
-        let body = response.bytes().await.map_err(|_| NoAnswer)?;
         let answer = Answer { status, headers, body };
         let mut state = self.state();
         if let Some(exchange) = state.exchanges.get_mut(request.at) {

@@ -131,6 +131,8 @@ pub struct Reference {
     pub changing: Vec<usize>,
     /// Steps of turns.
     pub steps: usize,
+    /// Those that a turn ended with.
+    pub last_steps: Vec<usize>,
     /// The API may show the past for a while after a change.
     pub stale: bool,
     /// Parts of the object.
@@ -191,6 +193,7 @@ impl Reference {
             changes: living.changes(),
             changing: all_changing(setting),
             steps: living.steps,
+            last_steps: living.last_steps.clone(),
             stale: living.may_be_stale(),
             parts: living.parts,
             at_rest,
@@ -209,7 +212,8 @@ impl Reference {
     /// at each exchange, and `series` seeds. Stale reads are among the faults where the manifest says that this API has
     /// any. Of faults that differ only in whether and when a request arrives, one is lived where the request is a read:
     /// a read that arrived, did not, or does later leaves the server as it is, and the host cannot tell. Before a deletion at
-    /// once a read is struck by one error, and by what outlasts it: a pause, and answers that show the past.
+    /// once a read is struck by one error, and by what outlasts it: a pause, and answers that show the past. A host that is
+    /// killed at a read might as well have been killed before that step, and after a step before the next one of its turn.
     pub fn cases(&self, series: u64) -> Vec<Case> {
         let mut all = Vec::new();
         let kills = [Fault::DropRequest, Fault::DropResponse, Fault::Late];
@@ -225,7 +229,7 @@ impl Reference {
                 for fault in Fault::all(self.stale).into_iter().filter(differs) {
                     add(Trouble::Exchange(number, fault));
                 }
-                for fault in kills.into_iter().filter(differs) {
+                for fault in kills.into_iter().filter(|fault| change || hasty && differs(fault)) {
                     add(Trouble::Kill(number, fault));
                 }
                 if !hasty {
@@ -235,11 +239,9 @@ impl Reference {
                 }
             }
         }
-        for number in 0..self.steps {
-            for before in [true, false] {
-                all.push(Case { trouble: Trouble::Step(number, before), hasty: false });
-            }
-        }
+        let steps = (0..self.steps).map(|number| Trouble::Step(number, true));
+        let ends = self.last_steps.iter().map(|number| Trouble::Step(*number, false));
+        all.extend(steps.chain(ends).map(|trouble| Case { trouble, hasty: false }));
         all.extend((0..series).map(|seed| Case { trouble: Trouble::Series(seed), hasty: seed % 4 == 3 }));
         all
     }
@@ -272,7 +274,10 @@ impl Case {
                 .proxy
                 .exchanges()
                 .iter()
-                .map(|e| format!("{} {} -> {:?}{}", e.method, e.target, e.client, struck(e.strike)))
+                .map(|e| {
+                    let action = e.action.as_ref().map_or_else(String::new, |action| format!(" {action}"));
+                    format!("{} {}{action} -> {:?}{}", e.method, e.target, e.client, struck(e.strike))
+                })
                 .collect();
             format!("{} {self}\n  {}", life.name, shown.join("\n  "))
         })
@@ -316,8 +321,9 @@ impl Case {
                 let changed = sorted(setting).await?;
                 ensure!(
                     self.hasty || changed == reference.changed,
-                    "changed, it has {changed:?} on the server; it should have {:?}",
-                    reference.changed
+                    "changed, it has {changed:?} on the server; it should have {:?}; {}",
+                    reference.changed,
+                    living.said()
                 );
             }
         }
@@ -404,13 +410,14 @@ mod tests {
             exchanges_changed: 2,
             changing: vec![1],
             steps: 2,
+            last_steps: vec![1],
             stale: true,
             ..Reference::default()
         };
         let all = reference.cases(5);
-        // A read, a change, a read: 9 faults of a read and 12 of a change, with 1 and 3 kills and 3 outages; hasty, 4 and 15 (and
-        // of the last none); then steps and seeds.
-        assert_eq!(all.len(), (9 + 1) * 2 + 12 + 3 + 3 * 3 + 4 + 15 + 2 * 2 + 5);
+        // A read, a change, a read: 9 faults of a read and 12 of a change, with 0 and 3 kills and 3 outages; hasty, 4 and 15 (and
+        // of the last none); then two steps, the end of their turn, and seeds.
+        assert_eq!(all.len(), 9 * 2 + 12 + 3 + 3 * 3 + 4 + 15 + 2 + 1 + 5);
         for case in all {
             assert_eq!(case.to_string().parse::<Case>(), Ok(case), "{case}");
         }

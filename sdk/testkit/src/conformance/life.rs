@@ -9,7 +9,7 @@ use capstan_api::{Object, ObjectKey};
 use capstan_core::contract::{Granted, KnownPart, ProviderError, Served};
 use capstan_core::infrastructure;
 use capstan_core::plan::Plan;
-use capstan_core::record::{INTENT_FRESH, LEASE};
+use capstan_core::record::{INTENT_FRESH, LEASE, Record};
 use capstan_core::testing::World;
 use capstan_core::turn::{Call, Course, Mint, Outcome, Reply, Step, Told, TurnInput, TurnRequest};
 use capstan_core::view::{Connection, LastTurn, NotNow, Place, Select, View};
@@ -56,8 +56,10 @@ pub(super) struct Living<'a> {
     pub parts: usize,
     /// More than this at once is too much; `None`: whatever there is.
     pub at_most: Option<Vec<String>>,
-    /// The calls that may send something: the first and the last of each function and part.
-    pub called: BTreeMap<(String, bool), Called>,
+    /// The calls that may send something: the first and the last of each function and part. `None`: they are not kept.
+    pub called: Option<BTreeMap<(String, bool), Called>>,
+    /// The last step of each turn.
+    pub last_steps: Vec<usize>,
     /// The most requests that one turn sent.
     pub busiest_turn: usize,
     gateway: Arc<Gateway>,
@@ -70,7 +72,7 @@ pub(super) struct Living<'a> {
 /// A call as it was made.
 #[derive(Clone)]
 pub(super) struct Called {
-    pub input: TurnInput,
+    pub input: Arc<TurnInput>,
     pub call: Call,
     pub known: BTreeMap<String, KnownPart>,
     pub granted: Granted,
@@ -156,7 +158,8 @@ impl<'a> Living<'a> {
             repeat: 1,
             parts: 0,
             at_most: None,
-            called: BTreeMap::new(),
+            called: None,
+            last_steps: Vec::new(),
             busiest_turn: 0,
             gateway,
             ahead,
@@ -210,6 +213,12 @@ impl<'a> Living<'a> {
     fn provisioned(&self) -> bool {
         let said = |object: Arc<Object>| object.bool_at("/status/initialization/provisioned") && !object.is_deleting();
         self.object().is_some_and(said)
+    }
+
+    /// Something that it asked to be made has not been seen yet, nor is it known that it never will be: the host waits.
+    fn expects(&self) -> bool {
+        let record = self.object().map(|object| Record::of(&object));
+        matches!(record, Some(Ok(record)) if record.parts.values().any(|part| !part.confirmed && part.intent.is_some()))
     }
 
     /// What the object says of itself, for messages.
@@ -284,7 +293,9 @@ impl<'a> Living<'a> {
 
     async fn turn(&mut self, turn: &TurnRequest) -> anyhow::Result<End> {
         let mut course = turn.course.boxed();
-        self.course(&turn.input, &mut *course).await
+        let end = self.course(&Arc::new(turn.input.clone()), &mut *course).await;
+        self.last_steps.push(self.steps.saturating_sub(1));
+        end
     }
 
     async fn guest(&self, input: &TurnInput, gateway: &Arc<Gateway>) -> anyhow::Result<Box<dyn Guest>> {
@@ -305,7 +316,7 @@ impl<'a> Living<'a> {
         Ok(())
     }
 
-    async fn course(&mut self, input: &TurnInput, course: &mut dyn Course) -> anyhow::Result<End> {
+    async fn course(&mut self, input: &Arc<TurnInput>, course: &mut dyn Course) -> anyhow::Result<End> {
         let mut guest = self.guest(input, &self.gateway).await?;
         let sent_before = self.setting.proxy.look(<[_]>::len);
         let mut told = Told::Begin;
@@ -354,10 +365,10 @@ impl<'a> Living<'a> {
 
     /// Makes a call; `None` when the host is killed meanwhile.
     async fn call(&mut self, guest: &mut dyn Guest, called: &Called) -> anyhow::Result<Option<Outcome>> {
-        let Called { call, known, granted, .. } = called.clone();
+        let call = &called.call;
         let reads = !matches!(call, Call::Create(_) | Call::Update(..) | Call::Delete(_));
         let before = self.changes();
-        let asked = guest.call(call.clone(), known, granted, &|| true);
+        let asked = guest.call(call.clone(), called.known.clone(), called.granted.clone(), &|| true);
         let outcome = tokio::select! {
             outcome = asked => Some(outcome),
             () = self.setting.proxy.killed() => None,
@@ -377,6 +388,7 @@ impl<'a> Living<'a> {
 
     /// Keeps the first and the last call of each function and part.
     fn remember(&mut self, called: Called) {
+        let Some(all) = &mut self.called else { return };
         let name = match &called.call {
             Call::Identify { part, .. } => format!("identify {part}"),
             Call::Observe(part) => format!("observe {part}"),
@@ -385,8 +397,8 @@ impl<'a> Living<'a> {
             Call::Delete(part) => format!("delete {part}"),
             _ => return,
         };
-        self.called.entry((name.clone(), true)).or_insert_with(|| called.clone());
-        self.called.insert((name, false), called);
+        all.entry((name.clone(), true)).or_insert_with(|| called.clone());
+        all.insert((name, false), called);
     }
 
     /// Gives the server the time that its own work takes.
@@ -407,7 +419,7 @@ impl<'a> Living<'a> {
                 return Ok(());
             }
             let calm = self.setting.proxy.late() == 0 && !self.setting.proxy.is_stale();
-            let up = self.provisioned() && calm;
+            let up = self.provisioned() && calm && !self.expects();
             // A machine whose Node has not joined is looked at often.
             looks += 1;
             if before != (self.world.writes.len(), self.changes()) {

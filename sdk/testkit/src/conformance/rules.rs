@@ -1,5 +1,6 @@
 //! The rules that are no matter of one fault at one place.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
@@ -27,6 +28,7 @@ pub(super) async fn ten_calls_are_one(setting: &Setting<'_>, life: &Life) -> any
 /// An error of the server comes back as that error, whatever was asked, and never as an answer.
 pub(super) async fn errors_are_told(setting: &Setting<'_>, life: &Life) -> anyhow::Result<()> {
     let mut living = Living::begin(setting, life)?;
+    living.called = Some(BTreeMap::new());
     living.settle().await.context("coming up")?;
     if let Some(change) = life.change {
         change(&mut living.world);
@@ -34,6 +36,8 @@ pub(super) async fn errors_are_told(setting: &Setting<'_>, life: &Life) -> anyho
     }
     living.delete();
     living.settle().await.context("being deleted")?;
+    let called = living.called.unwrap_or_default();
+    ensure!(called.len() > 1, "nothing was called");
     let faults = [
         Fault::DropRequest,
         Fault::FailBefore(500),
@@ -47,7 +51,7 @@ pub(super) async fn errors_are_told(setting: &Setting<'_>, life: &Life) -> anyho
         // An answer, but none of this server's.
         Fault::FailBefore(200),
     ];
-    for ((name, first), called) in &living.called {
+    for ((name, first), called) in &called {
         for fault in faults {
             error_is_told(setting, called, fault).await.with_context(|| {
                 format!("{} {name}, {} of its calls", life.name, if *first { "first" } else { "last" })
@@ -61,7 +65,7 @@ async fn error_is_told(setting: &Setting<'_>, called: &Called, fault: Fault) -> 
     setting.proxy.pass(LONG).await;
     setting.proxy.set(fault::from(0, fault));
     let before = setting.proxy.look(<[_]>::len);
-    let mut guest = setting.component.begin(called.input.clone(), &setting.gateway()).await?;
+    let mut guest = setting.component.begin((*called.input).clone(), &setting.gateway()).await?;
     let Called { call, known, granted, .. } = called.clone();
     let reply = guest.call(call, known, granted, &|| true).await.reply;
     setting.proxy.set(fault::calm());

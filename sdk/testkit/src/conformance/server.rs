@@ -10,13 +10,18 @@ use capstan_gateway::{
 };
 
 use super::component::Component;
-use crate::proxy::{Exchange, FaultProxy, Schedule};
+use crate::proxy::{Exchange, FaultProxy, Schedule, Upstream};
 
 /// The server that a component drives, as the test sees it: past the proxy, and without faults.
 #[async_trait]
 pub trait Server: Send + Sync {
     /// Where it is and as whom it is spoken to.
     fn access(&self) -> Access;
+
+    /// What carries its requests out, where that is not simply what answers at the origin of its [`Access`].
+    fn upstream(&self) -> Option<Box<dyn Upstream>> {
+        None
+    }
 
     /// What stands on the server that was not there before the test, one line for each resource; lines carry nothing
     /// that differs from run to run (ids, times).
@@ -87,7 +92,10 @@ impl<'a> Setting<'a> {
     /// When loopback cannot be listened on or the server's origin is none.
     pub async fn before(component: &'a dyn Component, server: &'a dyn Server) -> anyhow::Result<Self> {
         let access = server.access();
-        let proxy = FaultProxy::in_own_time(&access.origin).await?;
+        let proxy = match server.upstream() {
+            Some(upstream) => FaultProxy::in_own_time_before(upstream).await?,
+            None => FaultProxy::in_own_time(&access.origin).await?,
+        };
         let origin = Origin::parse(&proxy.url()).map_err(anyhow::Error::msg)?;
         let (credential, secret) = match access.credential {
             Some((kind, data)) => {

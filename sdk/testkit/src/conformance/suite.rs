@@ -129,6 +129,7 @@ impl Suite<'_> {
         if cases.is_empty() {
             return Ok(None);
         }
+        eprintln!("{} {}: {} cases", self.name, life.name, cases.len());
         let run = Run {
             suite: self,
             life,

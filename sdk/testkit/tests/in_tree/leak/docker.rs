@@ -2,14 +2,17 @@
 //!
 //! Nothing here needs a registry or privileges: the two images are busybox, and the bootstrap data runs `true`.
 
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
+use anyhow::Context as _;
 use async_trait::async_trait;
 use capstan_api::ObjectKey;
 use capstan_testkit::Exchange;
 use capstan_testkit::conformance::{Access, Life, Server, ServerStarts, Suite};
+use capstan_tests::docker::{self, Net};
+use capstan_tests::plane::skip;
 use serde_json::{Value, json};
 
 use super::scenery::{INFRASTRUCTURE, cluster_of, node_joins, owner};
@@ -19,55 +22,21 @@ use super::{FAILED, all, sample, worlds};
 const MACHINES: &str = "machines";
 const OWNER: &str = "capstan.dev/owner-key";
 
-/// `dockerd` in a process and a network namespace of its own, with which all that it made of bridges and rules goes, and its data
-/// in memory; it ends with this.
+/// An engine with the images and the network of the lives.
 struct Engine {
-    daemon: Child,
-    socket: PathBuf,
+    engine: docker::Engine,
     client: reqwest::Client,
-    _directory: tempfile::TempDir,
 }
 
 impl Engine {
-    fn start() -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let at = |name: &str| directory.path().join(name);
-        let log = std::fs::File::create(at("log")).unwrap();
-        let socket = at("docker.sock");
-        let daemon = Command::new("unshare")
-            .args(["--net", "dockerd", "--bridge", "none", "--data-root"])
-            .arg(at("data"))
-            .arg("--exec-root")
-            .arg(at("exec"))
-            .arg("--pidfile")
-            .arg(at("pid"))
-            .arg("--host")
-            .arg(format!("unix://{}", socket.display()))
-            .stdout(Stdio::null())
-            .stderr(log)
-            .spawn()
-            .unwrap();
-        let client = reqwest::Client::builder().unix_socket(socket.as_path()).build().unwrap();
-        let engine = Self { daemon, socket, client, _directory: directory };
-        let deadline = Instant::now() + Duration::from_secs(60);
-        while engine.docker(&["version"]).is_err() {
-            assert!(Instant::now() < deadline, "dockerd does not come up");
-            std::thread::sleep(Duration::from_millis(50));
-        }
+    fn start() -> anyhow::Result<Self> {
+        let engine = docker::Engine::own(Net::Apart)?.context("dockerd is not installed")?;
+        let client = reqwest::Client::builder().unix_socket(engine.socket.as_path()).build()?;
+        let engine = Self { engine, client };
         engine.import("node", "sleep 1000000");
         engine.import("haproxy", "trap : HUP; while :; do sleep 1000000 & wait; done");
-        engine.docker(&["network", "create", MACHINES]).unwrap();
-        engine
-    }
-
-    fn docker(&self, arguments: &[&str]) -> anyhow::Result<String> {
-        let output = Command::new("docker")
-            .arg("-H")
-            .arg(format!("unix://{}", self.socket.display()))
-            .args(arguments)
-            .output()?;
-        anyhow::ensure!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
-        Ok(String::from_utf8(output.stdout)?)
+        engine.engine.docker(&["network", "create", MACHINES])?;
+        Ok(engine)
     }
 
     /// An image `capstan/NAME:leak` of busybox alone that runs this command line.
@@ -87,9 +56,9 @@ impl Engine {
         std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
         let mut tar =
             Command::new("tar").args(["-c", "-C"]).arg(work.path()).arg(".").stdout(Stdio::piped()).spawn().unwrap();
-        let status = Command::new("docker")
-            .arg("-H")
-            .arg(format!("unix://{}", self.socket.display()))
+        let status = self
+            .engine
+            .client()
             .args(["import", "-c", "ENV PATH=/bin", "-c", "ENTRYPOINT [\"haproxy\"]", "-"])
             .arg(format!("capstan/{name}:leak"))
             .stdin(tar.stdout.take().unwrap())
@@ -110,18 +79,10 @@ impl Engine {
     }
 }
 
-impl Drop for Engine {
-    fn drop(&mut self) {
-        // SIGTERM lets it unmount and stop its containers; SIGKILL would leave them.
-        let _ = Command::new("kill").arg(self.daemon.id().to_string()).status();
-        let _ = self.daemon.wait();
-    }
-}
-
 #[async_trait]
 impl Server for Engine {
     fn access(&self) -> Access {
-        Access::open(format!("unix://{}", self.socket.display()))
+        Access::open(format!("unix://{}", self.engine.socket.display()))
     }
 
     async fn left(&self) -> anyhow::Result<Vec<String>> {
@@ -135,10 +96,10 @@ impl Server for Engine {
 
     async fn clear(&self) -> anyhow::Result<()> {
         for container in self.listed("/containers/json").await? {
-            self.docker(&["rm", "-f", "-v", container["Id"].as_str().unwrap_or_default()])?;
+            self.engine.docker(&["rm", "-f", "-v", container["Id"].as_str().unwrap_or_default()])?;
         }
         for network in self.listed("/networks").await? {
-            self.docker(&["network", "rm", network["Id"].as_str().unwrap_or_default()])?;
+            self.engine.docker(&["network", "rm", network["Id"].as_str().unwrap_or_default()])?;
         }
         Ok(())
     }
@@ -204,7 +165,7 @@ fn lives() -> Vec<Life> {
 
 fn server() -> ServerStarts {
     Box::pin(async {
-        let engine: Box<dyn Server> = Box::new(Engine::start());
+        let engine: Box<dyn Server> = Box::new(Engine::start()?);
         Ok(engine)
     })
 }
@@ -212,10 +173,7 @@ fn server() -> ServerStarts {
 /// `None`, and a loud word, where there is no `dockerd`.
 fn suite() -> Option<Suite<'static>> {
     if Command::new("dockerd").arg("--version").output().is_err() {
-        eprintln!("SKIPPED: the faults of docker: dockerd is not installed (apt-get install docker.io)");
-        let skips = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/test-skips");
-        let known = std::fs::read_to_string(&skips).unwrap_or_default();
-        std::fs::write(&skips, format!("{known}the faults of docker: no dockerd\n")).unwrap();
+        skip("the faults of docker: dockerd is not installed (apt-get install docker.io)").unwrap();
         return None;
     }
     Some(Suite {

@@ -58,6 +58,8 @@ impl Stand {
         let mut process = Command::new(&python)
             .arg(root.join("tests").join(script))
             .args(arguments)
+            // What it answers is the same in each process.
+            .env("PYTHONHASHSEED", "0")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
