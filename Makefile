@@ -6,7 +6,7 @@ GUEST_BUILD := providers/target/$(WASM_TARGET)/release
 CAPSTAN := target/release/capstan
 export PATH := $(CURDIR)/target/tools:$(CURDIR)/target/tools/bin:$(PATH)
 
-.PHONY: build host providers up test lint fast scenarios leak images clean wasm-target
+.PHONY: build host providers up test lint fast scenarios leak images image bench clean wasm-target
 
 build: host providers ## target/release/capstan and target/providers/*.wasm
 
@@ -66,6 +66,18 @@ endif
 
 images: host ## the images that examples/docker.yaml uses, built locally
 	tests/node-image/build.sh target/release/kubeadm-stand-in
+
+# What the image of deploy/capstan.yaml is called, and which components are in it.
+IMAGE := capstan/capstan:dev
+IMAGE_PROVIDERS := proxmox aws kubeadm-bootstrap kubeadm-control-plane
+
+image: build ## the image of deploy/capstan.yaml, for the Docker Engine of this machine
+	deploy/image.sh $(IMAGE) $(foreach p,$(IMAGE_PROVIDERS),target/providers/$(p).wasm)
+
+bench: ## the embedded API server beside kube-apiserver and etcd; docs/benchmarks.md
+	cargo build --locked --release --workspace --example bench
+	@mkdir -p target/bench
+	TMPDIR=$(CURDIR)/target/bench target/release/examples/bench
 
 clean:
 	cargo clean

@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
+use serde_json::Value;
+
 use crate::authority::{Authority, Signed, kubeconfig};
 use crate::plane::{free_port, root};
 
@@ -58,18 +60,52 @@ pub fn programs() -> Option<PathBuf> {
     path
 }
 
+/// What is asked of the servers beyond what every test does.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Wanted {
+    /// Requests are written to `audit.log` with what they were answered; of administrators those that may change something.
+    pub audit: bool,
+    /// Writes are answered when they are on the disk.
+    pub durable: bool,
+    /// Without kube-controller-manager.
+    pub alone: bool,
+    /// Services of webhooks lead to the addresses of their EndpointSlices, as there is no network of services.
+    pub slices: bool,
+}
+
+/// Each request, once, when it is answered; of administrators what may change something.
+const AUDIT: &str = r#"
+apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules:
+- level: None
+  verbs: [get, list, watch]
+  userGroups: ["system:masters"]
+- level: Metadata
+"#;
+
 impl RealServer {
     /// Starts the servers and waits until they are ready.
     ///
     /// # Errors
     /// When one cannot be started or is not ready in time; the error ends with what it logged last.
     pub fn start(programs: &Path) -> Result<RealServer> {
+        Self::start_with(programs, Wanted::default())
+    }
+
+    /// The same, with what is wanted.
+    ///
+    /// # Errors
+    /// As [`RealServer::start`].
+    pub fn start_with(programs: &Path, wanted: Wanted) -> Result<RealServer> {
         let dir = tempfile::Builder::new().prefix("capstan-real-").tempdir()?.keep();
         let authority = Authority::new()?;
         let admin = authority.sign("admin", &["system:masters"])?;
         let serving = authority.sign("kube-apiserver", &[])?;
         let write = |name: &str, text: &str| std::fs::write(dir.join(name), text);
         write("ca.crt", &authority.certificate)?;
+        write("audit.yaml", AUDIT)?;
         write("tls.crt", &serving.certificate)?;
         write("tls.key", &serving.key)?;
         let [client, peer, port, manager] = [free_port(), free_port(), free_port(), free_port()];
@@ -86,14 +122,17 @@ impl RealServer {
                 format!("--initial-advertise-peer-urls=http://127.0.0.1:{peer}"),
                 format!("--initial-cluster=default=http://127.0.0.1:{peer}"),
                 // It is thrown away with the test.
-                "--unsafe-no-fsync=true\n".to_owned(),
+                format!("--unsafe-no-fsync={}\n", !wanted.durable),
             ],
         )?;
         arguments(
             "kube-apiserver",
             &[
                 format!("--etcd-servers=http://127.0.0.1:{client}"),
+                format!("--audit-policy-file={}", if wanted.audit { "audit.yaml" } else { "" }),
+                format!("--audit-log-path={}", if wanted.audit { "audit.log" } else { "" }),
                 "--bind-address=127.0.0.1".to_owned(),
+                format!("--enable-aggregator-routing={}", wanted.slices),
                 // Nobody goes there (RFC 5737), but without it an address is looked for, and a network of a test has no default route.
                 "--advertise-address=192.0.2.1".to_owned(),
                 format!("--secure-port={port}"),
@@ -137,7 +176,9 @@ impl RealServer {
         server.make_a_past()?;
         std::fs::write(server.dir.join("past"), "")?;
         server.wait_ready()?;
-        std::fs::write(server.dir.join("ready"), "")?;
+        if !wanted.alone {
+            std::fs::write(server.dir.join("ready"), "")?;
+        }
         Ok(server)
     }
 
@@ -145,6 +186,39 @@ impl RealServer {
     #[must_use]
     pub fn kubeconfig(&self) -> PathBuf {
         self.dir.join("kubeconfig")
+    }
+
+    /// The processes of kube-apiserver and etcd.
+    #[must_use]
+    pub fn pids(&self) -> Vec<u32> {
+        let running = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+        let ours = running.filter(|process| {
+            let name = std::fs::read_to_string(process.path().join("comm")).unwrap_or_default();
+            let works_here = std::fs::read_link(process.path().join("cwd")).is_ok_and(|cwd| cwd == self.dir);
+            works_here && matches!(name.trim(), "etcd" | "kube-apiserver")
+        });
+        ours.filter_map(|process| process.file_name().to_str()?.parse().ok()).collect()
+    }
+
+    /// A kubeconfig, with its own file, of somebody who may do everything.
+    ///
+    /// # Errors
+    /// When no key can be made.
+    pub fn kubeconfig_of(&self, name: &str) -> Result<PathBuf> {
+        let signed = self.authority.sign(name, &["system:masters"])?;
+        let path = self.dir.join(format!("{name}.kubeconfig"));
+        std::fs::write(&path, kubeconfig(&self.url, &self.authority.certificate, &signed))?;
+        Ok(path)
+    }
+
+    /// The requests so far (of administrators those that may have changed something), in the order in which they were answered (`Event`s of
+    /// `audit.k8s.io`), where that was wanted.
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    pub fn audited(&self) -> Result<Vec<Value>> {
+        let log = std::fs::read_to_string(self.dir.join("audit.log")).context("no audit log")?;
+        log.lines().map(|line| serde_json::from_str(line).context("a line of the audit log")).collect()
     }
 
     /// Forgets the past up to the revision, as etcd's compaction does.

@@ -111,6 +111,9 @@ pub struct Run {
     /// The Service (port 443) through which the API server reaches them
     #[arg(long, value_name = "NAMESPACE/NAME", requires = "webhook_listen")]
     pub webhook_service: Option<String>,
+    /// Answer /livez, /readyz and /metrics here over plain HTTP, such as 0.0.0.0:9440
+    #[arg(long, value_name = "ADDRESS")]
+    pub health_listen: Option<std::net::SocketAddr>,
     /// Also write what providers ask and are answered to this file, secrets replaced, so that it can be replayed elsewhere
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,

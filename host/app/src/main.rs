@@ -10,6 +10,7 @@ mod logging;
 mod manifest;
 mod modules;
 mod pki;
+mod probes;
 mod progress;
 mod provider;
 mod rules;

@@ -18,7 +18,7 @@ use capstan_cluster::mirror::Mirror;
 use capstan_cluster::modules::{Installer, Looked, Modules};
 use capstan_cluster::providers::{Providers, Turn};
 use capstan_core::contract::{Granted, KnownPart, Served};
-use capstan_core::turn::{Call, Outcome, TurnInput};
+use capstan_core::turn::{Call, Fence, Outcome, TurnInput};
 use capstan_gateway::Gateway;
 use capstan_runtime::{Engine, Module};
 use serde_json::{Value, json};
@@ -37,6 +37,8 @@ struct Loaded {
     /// Kind and what is said of it.
     served: Vec<(String, Served)>,
     status: Value,
+    /// Whether this process has seen to it that its definitions are installed.
+    installed: bool,
 }
 
 /// What was last made of a ProviderModule.
@@ -108,7 +110,7 @@ impl Registry {
     }
 
     /// Says in definitions with several versions who converts between them.
-    fn with_conversion(&self, crds: &mut [Object]) -> Result<(), String> {
+    async fn with_conversion(&self, crds: &mut [Object]) -> Result<(), String> {
         let Some(converter) = self.converter.get() else { return Ok(()) };
         for crd in crds.iter_mut().filter(|crd| has_several_versions(crd)) {
             let Some(webhooks) = converter else {
@@ -117,7 +119,7 @@ impl Registry {
                     crd.name()
                 ));
             };
-            crd.set("/spec/conversion", webhooks.conversion());
+            crd.set("/spec/conversion", webhooks.conversion().await);
         }
         Ok(())
     }
@@ -191,14 +193,23 @@ impl Registry {
         let group = manifest.kinds.group.clone();
         self.check_kinds(name, &group, &served)?;
         let mut crds = crds(&module)?;
-        self.with_conversion(&mut crds)?;
+        self.with_conversion(&mut crds).await?;
         let status = loaded_status(&module, &digest, &crds);
-        installer.install(&crds).await?;
+        let installed = installer.install(&crds).await?;
         tracing::info!(module = name, %digest, "loaded");
         self.write(|state| {
-            state.loaded.insert(name.to_owned(), Loaded { module: Arc::new(module), crds, served, status });
+            state.loaded.insert(name.to_owned(), Loaded { module: Arc::new(module), crds, served, status, installed });
         });
         self.changes.send_modify(|n| *n += 1);
+        Ok(())
+    }
+
+    /// Installs the definitions of what was loaded when others were to install them.
+    async fn install(&self, name: &str, installer: &dyn Installer) -> Result<(), String> {
+        let missing = |state: &State| state.loaded.get(name).filter(|l| !l.installed).map(|l| l.crds.clone());
+        let Some(crds) = self.read(missing) else { return Ok(()) };
+        let installed = installer.install(&crds).await?;
+        self.write(|state| state.loaded.get_mut(name).into_iter().for_each(|loaded| loaded.installed = installed));
         Ok(())
     }
 
@@ -305,7 +316,7 @@ impl Modules for Registry {
         });
         // What was loaded is not loaded again; what failed is.
         let problem = match known {
-            Some(None) => None,
+            Some(None) => self.install(name, installer).await.err(),
             _ => {
                 let outcome = match spec::<ProviderModuleSpec>(object) {
                     Ok(spec) => {
@@ -399,7 +410,7 @@ impl Turn for GuestTurn {
         call: Call,
         known: BTreeMap<String, KnownPart>,
         granted: Granted,
-        may_change: &(dyn Fn() -> bool + Sync),
+        may_change: &Fence,
     ) -> Outcome {
         self.0.call(call, known, granted, may_change).await
     }

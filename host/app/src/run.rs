@@ -1,12 +1,15 @@
 //! `capstan run`: the controllers against an API server that is there.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use capstan_api::{Gvk, Object};
 use capstan_cluster::crds;
-use capstan_cluster::lease::SYSTEM_NAMESPACE;
+use capstan_cluster::egress::management_client;
+use capstan_cluster::lease::Lease;
 use capstan_cluster::modules::{GROUP, PROVIDER_MODULE};
 use capstan_cluster::runner::{self, Runner};
 use capstan_cluster::wire::Wire;
@@ -18,10 +21,14 @@ use crate::components::components;
 use crate::kinds::ProviderKinds;
 use crate::manifest;
 use crate::modules::Registry;
+use crate::probes::Probes;
 use crate::rules::CoreRules;
 use crate::state_dir;
-use crate::up::{CONCURRENCY, abort_after_effects, ensure_namespace, recording};
+use crate::up::{CONCURRENCY, abort_after_effects, recording};
 use crate::webhooks::{self, Answers, Webhooks};
+
+/// How soon what did not succeed is tried again.
+const TRY_AGAIN: Duration = Duration::from_secs(2);
 
 /// Runs until SIGINT or SIGTERM.
 ///
@@ -31,10 +38,8 @@ pub async fn run(options: args::Run) -> Result<ExitCode> {
     let asked = webhooks::asked(&options)?;
     let client = client(&options).await?;
     let wire = Wire::new(client.clone());
-    wire.probe().await.context("the API server of the kubeconfig cannot be reached")?;
+    wire.probe().await.context("the API server cannot be reached")?;
     let core: Vec<Object> = capstan_api::crds().into_iter().filter_map(Object::from_value).collect();
-    let written = crds::install(&wire, &core).await.map_err(|error| anyhow::anyhow!(error))?;
-    tracing::info!(written, "CRDs are installed");
 
     let path = match &options.state_dir {
         Some(path) => path.clone(),
@@ -49,12 +54,11 @@ pub async fn run(options: args::Run) -> Result<ExitCode> {
     kinds.ask(&registry);
     let webhooks = match asked {
         Some((listen, reach)) => {
-            ensure_namespace(&wire, SYSTEM_NAMESPACE).await?;
             let answers = Answers {
                 admission: vec![Arc::new(CoreAdmission), Arc::new(kinds.clone())],
                 conversion: Arc::new(kinds),
             };
-            Some(Webhooks::start(wire.clone(), listen, reach, core, answers).await?)
+            Some(Webhooks::start(listen, reach, core.clone(), answers).await?)
         }
         None => {
             tracing::warn!(
@@ -65,34 +69,31 @@ pub async fn run(options: args::Run) -> Result<ExitCode> {
         }
     };
     registry.convert_by(webhooks.clone());
+    let components = options.providers.as_deref().map(|directory| components(Some(directory))).transpose()?;
     let identity = options.identity.clone().unwrap_or_else(|| {
         let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         format!("{}-{}", host.trim(), std::process::id())
     });
+    let lease = Lease::start(wire, &options.lease, &identity);
     let runner = Arc::new(Runner::start(runner::Options {
         client,
         rules: Arc::new(CoreRules::new(registry.clone(), options.controllers.iter().copied())),
         providers: registry.clone(),
         modules: Some(registry.clone()),
         egress: registry.endpoints(),
-        lease: Some((options.lease.clone(), identity)),
+        lease: Some(lease.clone()),
         concurrency: CONCURRENCY,
         after_effect: abort_after_effects()?,
     }));
     registry.read_from(runner.management());
-    if let Some(webhooks) = webhooks {
-        tokio::spawn(webhooks.keep(runner.clone(), registry.clone()));
+    if let Some(webhooks) = &webhooks {
+        tokio::spawn(webhooks.clone().keep(runner.clone(), lease.clone(), registry.clone()));
     }
-    if let Some(directory) = &options.providers {
-        runner.kinds_served(&[(GROUP.into(), PROVIDER_MODULE.into())]).await;
-        for file in components(Some(directory))? {
-            let name = file.file_stem().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
-            let mut module = Object::new(&Gvk::new(GROUP, "v1alpha1", PROVIDER_MODULE), "", &name);
-            module.set("/spec/source/file", file.display().to_string().into());
-            manifest::ensure(runner.management(), &module).await?;
-        }
+    if let Some(listen) = options.health_listen {
+        Probes::serve(listen, runner.clone(), registry.clone(), webhooks).await?;
     }
-    tracing::info!("running");
+    tokio::spawn(set_up(runner.clone(), lease, core, components.unwrap_or_default()));
+    tracing::info!(%identity, "running");
     let mut terminate =
         tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()).context("listen for SIGTERM")?;
     tokio::select! {
@@ -101,6 +102,39 @@ pub async fn run(options: args::Run) -> Result<ExitCode> {
     }
     runner.stop().await;
     Ok(ExitCode::SUCCESS)
+}
+
+/// What whoever comes to hold the Lease does first, for ever: definitions and modules are brought in line.
+async fn set_up(runner: Arc<Runner>, lease: Lease, core: Vec<Object>, components: Vec<PathBuf>) {
+    loop {
+        lease.held().await;
+        match bring_in_line(&runner, &core, &components).await {
+            Ok(written) => {
+                tracing::info!(written, "this replica holds the Lease; CRDs are installed");
+                lease.lost().await;
+                tracing::info!("this replica does not hold the Lease any more");
+            }
+            // Webhooks may not be reached yet, or the API server is away.
+            Err(error) => {
+                tracing::warn!(error = %format!("{error:#}"), "definitions and modules are not in line; trying again");
+                tokio::time::sleep(TRY_AGAIN).await;
+            }
+        }
+    }
+}
+
+async fn bring_in_line(runner: &Runner, core: &[Object], components: &[PathBuf]) -> Result<usize> {
+    let written = crds::install(runner.management().wire(), core).await.map_err(|error| anyhow::anyhow!(error))?;
+    if !components.is_empty() {
+        runner.kinds_served(&[(GROUP.into(), PROVIDER_MODULE.into())]).await;
+    }
+    for file in components {
+        let name = file.file_stem().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+        let mut module = Object::new(&Gvk::new(GROUP, "v1alpha1", PROVIDER_MODULE), "", &name);
+        module.set("/spec/source/file", file.display().to_string().into());
+        manifest::ensure(runner.management(), &module).await?;
+    }
+    Ok(written)
 }
 
 async fn client(options: &args::Run) -> Result<kube::Client> {
@@ -112,7 +146,7 @@ async fn client(options: &args::Run) -> Result<kube::Client> {
                 .await
                 .with_context(|| format!("{} cannot be used", path.display()))?
         }
-        None => kube::Config::infer().await.context("no kubeconfig: say which with --kubeconfig FILE")?,
+        None => kube::Config::infer().await.context("no kubeconfig (say which with --kubeconfig FILE) and no Pod")?,
     };
-    kube::Client::try_from(config).context("the kubeconfig cannot be used")
+    management_client(config).context("the configuration of the API server cannot be used")
 }

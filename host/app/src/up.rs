@@ -13,7 +13,7 @@ use capstan_apiserver::{ApiServer, Authentication, Database, Options, User, serv
 use capstan_cluster::apply::AfterEffect;
 use capstan_cluster::crds;
 use capstan_cluster::kinds::builtin;
-use capstan_cluster::lease::SYSTEM_NAMESPACE;
+use capstan_cluster::lease::{Lease, SYSTEM_NAMESPACE};
 use capstan_cluster::modules::{EGRESS_POLICY, GROUP, Modules, PROVIDER_MODULE};
 use capstan_cluster::runner::{self, Runner};
 use capstan_cluster::wire::Wire;
@@ -226,18 +226,20 @@ impl Plane {
             Controllers::ControlPlane,
             Controllers::Ipam,
         ];
+        let lease = Lease::start(wire.clone(), "capstan", &state.kept.identity);
         let runner = Runner::start(runner::Options {
             client,
             rules: Arc::new(CoreRules::new(registry.clone(), all)),
             providers: registry.clone(),
             modules: Some(registry.clone()),
             egress: registry.endpoints(),
-            lease: Some(("capstan".into(), state.kept.identity.clone())),
+            lease: Some(lease.clone()),
             concurrency: CONCURRENCY,
             after_effect: abort_after_effects()?,
         });
         registry.read_from(runner.management());
         runner.kinds_served(&[(GROUP.into(), PROVIDER_MODULE.into()), (GROUP.into(), EGRESS_POLICY.into())]).await;
+        lease.held().await;
         // Known before the first turn, whichever event comes first.
         let policy = egress_policy(simulator.address());
         manifest::ensure(runner.management(), &policy).await?;

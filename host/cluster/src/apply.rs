@@ -11,12 +11,12 @@ use std::time::Duration;
 
 use capstan_api::{Object, ObjectKey};
 use capstan_core::plan::{KeyPairSecret, KubeconfigSecret, Urgency, WorkloadWrite, Write};
+use capstan_core::turn::Fence;
 use capstan_core::view::NotNow;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::kinds::{Resource, builtin};
-use crate::lease::Lease;
 use crate::mint::{self, Mint};
 use crate::mirror::Mirror;
 use crate::wire::{PatchKind, WireError};
@@ -68,7 +68,7 @@ struct Shared {
     management: Mirror,
     workloads: Arc<Workloads>,
     mint: Mint,
-    lease: Option<Lease>,
+    fence: Fence,
     /// When this process last wrote an object.
     written: Mutex<HashMap<ObjectKey, Instant>>,
     sent: AtomicU64,
@@ -77,12 +77,12 @@ struct Shared {
 }
 
 impl Applier {
-    /// Without a Lease everything may be changed always.
+    /// What the fence refuses is [`Stopped::NotHeld`].
     pub fn new(
         management: Mirror,
         workloads: Arc<Workloads>,
         mint: Mint,
-        lease: Option<Lease>,
+        fence: Fence,
         after_effect: Option<AfterEffect>,
     ) -> Self {
         Self {
@@ -90,7 +90,7 @@ impl Applier {
                 management,
                 workloads,
                 mint,
-                lease,
+                fence,
                 written: Mutex::default(),
                 sent: AtomicU64::new(0),
                 conflicts: AtomicU64::new(0),
@@ -101,7 +101,12 @@ impl Applier {
 
     /// Whether this process may change something now.
     pub fn may_change(&self) -> bool {
-        self.shared.lease.as_ref().is_none_or(Lease::may_change)
+        (self.shared.fence)()
+    }
+
+    /// The same, to be asked from elsewhere.
+    pub fn fence(&self) -> &Fence {
+        &self.shared.fence
     }
 
     /// Changing requests sent to the management cluster, and conflicts among them.
@@ -206,7 +211,7 @@ impl Applier {
                 Ok(None) => Err(Stopped::Conflict(key)),
                 Err(error) => Err(failed("read", &key, error)),
             },
-            Err(error) => Err(failed("create", &key, error)),
+            Err(error) => Err(refused("create", &key, error)),
         }
     }
 
@@ -269,7 +274,7 @@ impl Applier {
         error: WireError,
     ) -> Stopped {
         if !error.is_conflict() && !error.is_not_found() {
-            return failed(doing, key, error);
+            return refused(doing, key, error);
         }
         match self.shared.management.refresh(resource, key).await {
             Ok(_) => Stopped::Conflict(key.clone()),
@@ -343,7 +348,7 @@ impl Applier {
                 match wire.create(&resource_of(&key, &object.gvk().version)?, object).await {
                     Ok(made) => mirror.wrote(&made),
                     Err(error) if error.already_exists() => {}
-                    Err(error) => return Err(failed("create in the workload cluster", &key, error)),
+                    Err(error) => return Err(refused("create in the workload cluster", &key, error)),
                 }
             }
             WorkloadWrite::Apply(object) => {
@@ -357,7 +362,7 @@ impl Applier {
                     }
                     outcome => outcome,
                 };
-                mirror.wrote(&outcome.map_err(|error| failed("apply in the workload cluster", &key, error))?);
+                mirror.wrote(&outcome.map_err(|error| refused("apply in the workload cluster", &key, error))?);
             }
             WorkloadWrite::Patch { version, key, patch, resource_version } => {
                 let resource = resource_of(key, version)?;
@@ -373,7 +378,7 @@ impl Applier {
                             Err(error) => Err(failed("read in the workload cluster", key, error)),
                         };
                     }
-                    Err(error) => return Err(failed("patch in the workload cluster", key, error)),
+                    Err(error) => return Err(refused("patch in the workload cluster", key, error)),
                 }
             }
             WorkloadWrite::Delete { version, key } => {
@@ -382,7 +387,7 @@ impl Applier {
                 match wire.delete(&resource, &key.namespace, &key.name, "").await {
                     Ok(Some(object)) => mirror.wrote(&object),
                     Ok(None) => mirror.deleted(key, &uid),
-                    Err(error) => return Err(failed("delete in the workload cluster", key, error)),
+                    Err(error) => return Err(refused("delete in the workload cluster", key, error)),
                 }
             }
         }
@@ -407,6 +412,14 @@ impl Applier {
             }
             Err(other) => Err(other),
         }
+    }
+}
+
+/// What a request that did not succeed stops.
+fn refused(doing: &'static str, what: &ObjectKey, error: WireError) -> Stopped {
+    match error {
+        WireError::NotHeld => Stopped::NotHeld,
+        error => failed(doing, what, error),
     }
 }
 

@@ -11,12 +11,17 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use kube::client::{Body, ConfigExt};
+use kube::client::ConfigExt;
 use tokio::net::TcpStream;
+
+use crate::fence::{Fenced, fenced};
 
 /// How long one address may take to answer.
 const CONNECT: Duration = Duration::from_secs(5);
+/// How long the kernel tries to deliver what was sent: it goes on while the process is frozen.
+const ON_THE_WAY: Duration = Duration::from_secs(15);
 
 /// Why there is no address to dial.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -67,10 +72,36 @@ pub(crate) fn client(egress: &Arc<dyn Egress>, namespace: &str, config: kube::Co
     let cannot = |error: kube::Error| format!("the kubeconfig cannot be used: {error}");
     let dialler = Dialler { egress: egress.clone(), namespace: namespace.into() };
     let https = config.rustls_https_connector_with_connector(dialler).map_err(cannot)?;
-    let http: Client<_, Body> = Client::builder(TokioExecutor::new()).build(https);
+    let http: Client<_, Fenced> = Client::builder(TokioExecutor::new()).build(https);
     let service = tower::ServiceBuilder::new()
         .layer(config.base_uri_layer())
         .option_layer(config.auth_layer().map_err(cannot)?)
+        .map_request(fenced)
+        .map_err(tower::BoxError::from)
+        .service(http);
+    Ok(kube::Client::new(service, config.default_namespace))
+}
+
+/// A client of the management cluster, to be reached by whatever way the operator's configuration says. Unless that is a
+/// proxy, the Lease is looked at once more when a connection takes the body of a changing request.
+///
+/// # Errors
+/// When the configuration cannot be used.
+pub fn management_client(config: kube::Config) -> Result<kube::Client, kube::Error> {
+    if config.proxy_url.is_some() {
+        return kube::Client::try_from(config);
+    }
+    let mut tcp = HttpConnector::new();
+    tcp.enforce_http(false);
+    tcp.set_nodelay(true);
+    tcp.set_connect_timeout(Some(CONNECT));
+    tcp.set_tcp_user_timeout(Some(ON_THE_WAY));
+    let https = config.rustls_https_connector_with_connector(tcp)?;
+    let http: Client<_, Fenced> = Client::builder(TokioExecutor::new()).build(https);
+    let service = tower::ServiceBuilder::new()
+        .layer(config.base_uri_layer())
+        .option_layer(config.auth_layer()?)
+        .map_request(fenced)
         .map_err(tower::BoxError::from)
         .service(http);
     Ok(kube::Client::new(service, config.default_namespace))

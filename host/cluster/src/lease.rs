@@ -2,12 +2,21 @@
 //!
 //! The holder renews it every five seconds for fifteen. [`Lease::may_change`] turns false three seconds before anybody
 //! else may believe that the holder is gone, so that two processes never change things at the same time as long as
-//! their clocks run at about the same speed (they need not show the same time).
+//! their clocks run at about the same speed (they need not show the same time). The deadline is told by the clock that goes
+//! on while the machine sleeps, so a process that is frozen, or whose machine was, finds itself without the Lease.
+//!
+//! What the Lease cannot do is call back what has left. [`Lease::fence`] is asked when a connection takes the body of a
+//! changing request, so that between the answer and the kernel lie microseconds and no waiting; the kernel delivers for 15
+//! seconds at most. A request that was frozen in just that moment, or is held up on the way, does arrive late: in
+//! Kubernetes it then meets a resourceVersion, uid or name that has moved on, and for what is outside, the next holder
+//! believes in no absence before such requests have arrived (`capstan_core::record`).
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use capstan_api::{Gvk, Object};
+use capstan_core::turn::Fence;
+use rustix::time::{ClockId, clock_gettime};
 use serde_json::json;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
@@ -27,6 +36,12 @@ const TRY_EVERY: Duration = Duration::from_secs(1);
 /// How much earlier than others the holder stops believing in it.
 const MARGIN: Duration = Duration::from_secs(3);
 
+/// Time since the machine was started, asleep or awake.
+fn now() -> Duration {
+    let now = clock_gettime(ClockId::Boottime);
+    Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap_or_default())
+}
+
 /// A Lease that this process holds, or tries to hold. Cheap to clone; it is given up when [`Lease::release`] is called.
 #[derive(Clone)]
 pub struct Lease {
@@ -37,7 +52,8 @@ struct Shared {
     wire: Wire,
     name: String,
     identity: String,
-    until: Mutex<Option<Instant>>,
+    /// By [`now`].
+    until: Mutex<Option<Duration>>,
     held: watch::Sender<bool>,
     task: Mutex<Option<AbortHandle>>,
 }
@@ -74,11 +90,10 @@ impl Lease {
             let mut other = Other::default();
             loop {
                 let Some(shared) = weak.upgrade() else { return };
-                let began = Instant::now();
+                let began = now();
                 let pause = match shared.renew(&mut other).await {
                     Ok(true) => {
                         *shared.until.lock().unwrap_or_else(PoisonError::into_inner) = Some(began + DURATION - MARGIN);
-                        shared.held.send_if_modified(|held| !std::mem::replace(held, true));
                         RENEW_EVERY
                     }
                     Ok(false) => {
@@ -90,8 +105,8 @@ impl Lease {
                         TRY_EVERY
                     }
                 };
-                let valid = shared.may_change();
-                shared.held.send_if_modified(|held| std::mem::replace(held, valid) != valid);
+                // Told each time: who waits may have found out before that it ran out.
+                shared.held.send_replace(shared.may_change());
                 drop(shared);
                 tokio::time::sleep(pause).await;
             }
@@ -105,6 +120,12 @@ impl Lease {
         self.shared.may_change()
     }
 
+    /// The same, to be asked from elsewhere.
+    pub fn fence(&self) -> Fence {
+        let shared = self.shared.clone();
+        Arc::new(move || shared.may_change())
+    }
+
     /// Who holds it when we do.
     pub fn identity(&self) -> &str {
         &self.shared.identity
@@ -112,13 +133,20 @@ impl Lease {
 
     /// Waits until this process holds it.
     pub async fn held(&self) {
-        let mut held = self.shared.held.subscribe();
-        while !self.may_change() {
-            if held.wait_for(|held| *held).await.is_err() {
+        self.until_it_is(true).await;
+    }
+
+    /// Waits until this process does not hold it.
+    pub async fn lost(&self) {
+        self.until_it_is(false).await;
+    }
+
+    async fn until_it_is(&self, wanted: bool) {
+        let mut told = self.shared.held.subscribe();
+        loop {
+            told.mark_unchanged();
+            if self.may_change() == wanted || told.changed().await.is_err() {
                 return;
-            }
-            if !self.may_change() {
-                tokio::time::sleep(TRY_EVERY).await;
             }
         }
     }
@@ -132,6 +160,7 @@ impl Lease {
             return;
         }
         *self.shared.until.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.shared.held.send_replace(false);
         if let Err(error) = self.shared.give_up().await {
             tracing::debug!(%error, "the Lease was not given up; it ends by itself");
         }
@@ -150,7 +179,7 @@ fn micro_time() -> String {
 
 impl Shared {
     fn may_change(&self) -> bool {
-        self.until.lock().unwrap_or_else(PoisonError::into_inner).is_some_and(|until| Instant::now() < until)
+        self.until.lock().unwrap_or_else(PoisonError::into_inner).is_some_and(|until| now() < until)
     }
 
     /// Takes or renews it. `false` when somebody else has it.

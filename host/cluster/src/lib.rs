@@ -12,6 +12,7 @@ pub mod crds;
 pub mod dependencies;
 pub mod egress;
 pub mod events;
+mod fence;
 pub mod kinds;
 pub mod kubeconfig;
 pub mod lease;

@@ -24,11 +24,12 @@ pub const EGRESS_POLICY: &str = "EgressPolicy";
 /// Installs the CRDs of a module before it serves.
 #[async_trait]
 pub trait Installer: Send + Sync {
-    /// Installs those that differ from what is installed.
+    /// Installs those that differ from what is installed. `false`: this process may not now, and whoever holds the Lease
+    /// does it.
     ///
     /// # Errors
     /// When the API server refuses one; the text is for a person.
-    async fn install(&self, crds: &[Object]) -> Result<(), String>;
+    async fn install(&self, crds: &[Object]) -> Result<bool, String>;
 }
 
 /// What came of looking at an object.
@@ -45,7 +46,8 @@ pub struct Looked {
 #[async_trait]
 pub trait Modules: Send + Sync {
     /// Brings what serves under this name in line with the object (`None`: it is gone): loads it when it is new or its
-    /// spec has changed, installs its CRDs, then lets it serve.
+    /// spec has changed, installs its CRDs, then lets it serve. All replicas do this, as each may be asked what a component
+    /// says of its kinds; asked again when this process comes to hold the Lease.
     async fn module(&self, name: &str, module: Option<&Object>, installer: &dyn Installer) -> Looked;
 
     /// An endpoint as it is now (`None`: it is gone).
@@ -59,13 +61,18 @@ impl Installer for Wire {
     fn install<'a, 'b, 'c>(
         &'a self,
         crds: &'b [Object],
-    ) -> std::pin::Pin<Box<dyn Future<Output = Result<(), String>> + Send + 'c>>
+    ) -> std::pin::Pin<Box<dyn Future<Output = Result<bool, String>> + Send + 'c>>
     where
         'a: 'c,
         'b: 'c,
         Self: 'c,
     {
-        Box::pin(async move { crds::install(self, crds).await.map(|_| ()) })
+        Box::pin(async move {
+            if !self.may_change() {
+                return Ok(false);
+            }
+            crds::install(self, crds).await.map(|_| true)
+        })
     }
 }
 
@@ -94,6 +101,8 @@ pub async fn work(
         Ok(Applied::Done(_)) => Ended::Done(looked.look_again),
         Ok(Applied::HeldBack(wait)) => Ended::Done(Some(wait)),
         Err(Stopped::Conflict(_)) => Ended::Again,
+        // Whoever holds the Lease writes it.
+        Err(Stopped::NotHeld) => Ended::Done(looked.look_again),
         Err(error) => {
             tracing::warn!(%key, %error, "cannot write the status");
             Ended::Failed

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use async_trait::async_trait;
 use capstan_core::contract::{Granted, KnownPart, Served};
-use capstan_core::turn::{Call, Outcome, TurnInput};
+use capstan_core::turn::{Call, Fence, Outcome, TurnInput};
 
 /// The loaded provider modules.
 #[async_trait]
@@ -38,6 +38,6 @@ pub trait Turn: Send {
         call: Call,
         known: BTreeMap<String, KnownPart>,
         granted: Granted,
-        may_change: &(dyn Fn() -> bool + Sync),
+        may_change: &Fence,
     ) -> Outcome;
 }

@@ -2,7 +2,8 @@
 //!
 //! Promises: an object is decided by one worker at a time and has at most one turn; no decision is taken on a cache
 //! that is older than this process's own writes; a turn's steps are carried out one after the other, each on record
-//! before the next; nothing is changed without the Lease; a decision that panics is a failure of that object only.
+//! before the next; nothing is changed without the Lease, and components are loaded with it or without; a decision that
+//! panics is a failure of that object only.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +13,7 @@ use std::time::Duration;
 use capstan_api::{Object, ObjectKey};
 use capstan_core::contract::{Choice, Effect};
 use capstan_core::plan::{EventNote, Plan, Write};
-use capstan_core::turn::{Call, Mint, Reply, Step, Told, TurnRequest};
+use capstan_core::turn::{Call, Fence, Mint, Reply, Step, Told, TurnRequest, no_fence};
 use capstan_core::view::{LastTurn, NotNow, Place, Select, View};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -36,6 +37,8 @@ use crate::workload::Workloads;
 
 /// How long running work may go on after a stop was asked for.
 const STOP_PATIENCE: Duration = Duration::from_secs(5);
+/// How many components are loaded side by side.
+const LOADERS: usize = 4;
 /// Steps of one turn; more is a defect of the course.
 const MOST_STEPS: u32 = 1000;
 
@@ -63,8 +66,8 @@ pub struct Options {
     pub modules: Option<Arc<dyn Modules>>,
     /// Where connections to workload clusters may lead.
     pub egress: Arc<dyn Egress>,
-    /// Name of the Lease and identity of this process; `None`: it is alone.
-    pub lease: Option<(String, String)>,
+    /// Without it nothing is changed; `None`: this process is alone.
+    pub lease: Option<Lease>,
     /// How many objects are worked on at once.
     pub concurrency: usize,
     /// Called after each effect: a write to the management or a workload cluster, a changing request of a provider. For
@@ -124,7 +127,9 @@ struct Inner {
 impl Runner {
     /// Starts. Work begins as soon as caches are filled and the Lease is held.
     pub fn start(options: Options) -> Self {
-        let wire = Wire::new(options.client);
+        let lease = options.lease;
+        let fence: Fence = lease.as_ref().map_or_else(no_fence, Lease::fence);
+        let wire = Wire::new(options.client).fenced(fence.clone());
         let queue = Queue::new();
         let dependencies = Arc::new(Dependencies::default());
         let wakeup = Arc::new(Wakeup::new(queue.clone(), dependencies.clone()));
@@ -132,7 +137,6 @@ impl Runner {
             let wakeup = wakeup.clone();
             Arc::new(move |notice: Notice| wakeup.notice(notice))
         };
-        let lease = options.lease.map(|(name, identity)| Lease::start(wire.clone(), &name, &identity));
         let management = Mirror::new(Place::Management, wire.clone(), listener.clone());
         let on_state = {
             let wakeup = wakeup.clone();
@@ -140,14 +144,14 @@ impl Runner {
                 wakeup.topics([&Topic::Connection(namespace.to_owned(), cluster.to_owned())]);
             })
         };
-        let workloads = Arc::new(Workloads::new(management.clone(), options.egress, on_state, listener));
+        let workloads = Arc::new(Workloads::new(management.clone(), options.egress, on_state, listener, fence.clone()));
         let _ = wakeup.workloads.set(Arc::downgrade(&workloads));
         let inner = Arc::new(Inner {
             applier: Applier::new(
                 management.clone(),
                 workloads.clone(),
                 crate::mint::Mint::default(),
-                lease.clone(),
+                fence,
                 options.after_effect,
             ),
             events: Events::start(wire),
@@ -169,6 +173,10 @@ impl Runner {
         let runner = Self { inner: inner.clone(), stop: CancellationToken::new(), tasks: TaskTracker::new() };
         runner.spawn(inner.clone().follow_kinds());
         runner.spawn(inner.clone().follow_modules());
+        runner.spawn(inner.clone().follow_lease());
+        for _ in 0..LOADERS {
+            runner.tasks.spawn(inner.clone().module_worker(runner.stop.clone()));
+        }
         for _ in 0..options.concurrency.max(1) {
             runner.tasks.spawn(inner.clone().worker(runner.stop.clone()));
         }
@@ -246,7 +254,7 @@ impl Runner {
             failures: inner.failures.load(Ordering::Relaxed),
             writes,
             conflicts,
-            busy: inner.queue.busy(),
+            busy: inner.queue.busy() + inner.wakeup.module_queue.busy(),
             cached: inner.management.size(),
             connections,
             connections_up,
@@ -306,6 +314,41 @@ impl Inner {
         }
     }
 
+    /// What a component brings along is installed, and what is said of it is written, by whoever comes to hold the Lease.
+    async fn follow_lease(self: Arc<Self>) {
+        let Some(lease) = self.lease.clone().filter(|_| self.modules.is_some()) else { return };
+        loop {
+            lease.held().await;
+            for kind in [modules::EGRESS_POLICY, modules::ENDPOINT, modules::PROVIDER_MODULE] {
+                for object in self.management.list(modules::GROUP, kind, "", &Select::All).unwrap_or_default() {
+                    self.wakeup.add(Arc::new(object.key()));
+                }
+            }
+            lease.lost().await;
+        }
+    }
+
+    /// Works on what is for whoever loads components.
+    async fn module_worker(self: Arc<Self>, stop: CancellationToken) {
+        let queue = &self.wakeup.module_queue;
+        loop {
+            let key = tokio::select! {
+                () = stop.cancelled() => return,
+                key = queue.take() => key,
+            };
+            let ended = match (&self.modules, self.management.get(&key)) {
+                (Some(modules), Ok(object)) => {
+                    modules::work(&**modules, &self.applier, self.management.wire(), &key, object.as_deref()).await
+                }
+                _ => Ended::Done(None),
+            };
+            if ended == Ended::Failed {
+                self.failures.fetch_add(1, Ordering::Relaxed);
+            }
+            queue.end(key, ended);
+        }
+    }
+
     async fn worker(self: Arc<Self>, stop: CancellationToken) {
         loop {
             let key = tokio::select! {
@@ -333,14 +376,6 @@ impl Inner {
     }
 
     async fn work(&self, key: &Arc<ObjectKey>) -> Ended {
-        if modules::is_for_modules(key) {
-            return match (&self.modules, self.management.get(key)) {
-                (Some(modules), Ok(object)) => {
-                    modules::work(&**modules, &self.applier, self.management.wire(), key, object.as_deref()).await
-                }
-                _ => Ended::Done(None),
-            };
-        }
         let plan = match self.decide(key) {
             Ok(plan) => plan,
             Err(ended) => return ended,
@@ -487,8 +522,7 @@ impl Inner {
                         choosing = None;
                         choosing = Some(self.choices.wait(&chooser, part, reserved).await);
                     }
-                    let may_change = || self.applier.may_change();
-                    let outcome = instance.call(call, known, granted, &may_change).await;
+                    let outcome = instance.call(call, known, granted, self.applier.fence()).await;
                     if outcome.effect != Effect::NotSent {
                         self.applier.had_effect();
                     }

@@ -9,13 +9,15 @@ use tokio::sync::watch;
 
 use crate::dependencies::{Dependencies, Source, Topic, touched};
 use crate::mirror::Notice;
-use crate::modules::{EGRESS_POLICY, GROUP};
+use crate::modules::{EGRESS_POLICY, GROUP, is_for_modules};
 use crate::queue::Queue;
 use crate::workload::Workloads;
 
 /// Wakes what must be decided again.
 pub(crate) struct Wakeup {
     pub queue: Queue<Arc<ObjectKey>>,
+    /// For what goes to whoever loads components, with the Lease or without.
+    pub module_queue: Queue<Arc<ObjectKey>>,
     pub dependencies: Arc<Dependencies>,
     /// Kinds whose objects are decided.
     pub decided: RwLock<HashSet<(String, String)>>,
@@ -30,12 +32,18 @@ impl Wakeup {
     pub fn new(queue: Queue<Arc<ObjectKey>>, dependencies: Arc<Dependencies>) -> Self {
         Self {
             queue,
+            module_queue: Queue::new(),
             dependencies,
             decided: RwLock::default(),
             workloads: OnceLock::new(),
             kinds_changed: watch::Sender::new(0),
             changes: watch::Sender::new(0),
         }
+    }
+
+    /// Wakes one.
+    pub fn add(&self, key: Arc<ObjectKey>) {
+        if is_for_modules(&key) { self.module_queue.add(key) } else { self.queue.add(key) }
     }
 
     pub fn is_decided(&self, group: &str, kind: &str) -> bool {
@@ -50,7 +58,7 @@ impl Wakeup {
     /// Wakes the readers of these topics.
     pub fn topics<'a>(&self, topics: impl IntoIterator<Item = &'a Topic>) {
         for reader in self.dependencies.readers(topics) {
-            self.queue.add(reader);
+            self.add(reader);
         }
     }
 
@@ -63,7 +71,7 @@ impl Wakeup {
                     && let Some(object) = new.or(old)
                 {
                     if self.is_decided(&source.group, &source.kind) {
-                        self.queue.add(Arc::new(object.key()));
+                        self.add(Arc::new(object.key()));
                     }
                     self.connections(&source, object.namespace(), object.name(), new.is_none());
                 }
@@ -76,7 +84,7 @@ impl Wakeup {
                 if is(&source, "apiextensions.k8s.io", "CustomResourceDefinition") {
                     self.kinds_changed.send_modify(|n| *n += 1);
                     for reader in self.dependencies.everybody() {
-                        self.queue.add(reader);
+                        self.add(reader);
                     }
                 }
                 if (is(&source, "", "Secret") || is(&source, GROUP, EGRESS_POLICY))
@@ -95,7 +103,7 @@ impl Wakeup {
             Notice::Kind { group, kind } => {
                 self.kinds_changed.send_modify(|n| *n += 1);
                 for reader in self.dependencies.readers_of_kind(&group, &kind) {
-                    self.queue.add(reader);
+                    self.add(reader);
                 }
             }
         }

@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use capstan_api::Object;
+use capstan_core::turn::Fence;
 use futures::stream::{BoxStream, StreamExt};
 use http::{Method, Request, header};
 use http_body_util::BodyExt;
@@ -15,6 +16,7 @@ use serde_json::Value;
 use tokio_util::codec::{FramedRead, LinesCodec};
 use tokio_util::io::StreamReader;
 
+use crate::fence::Behind;
 use crate::kinds::Resource;
 
 /// Field manager of everything that this process writes.
@@ -47,6 +49,9 @@ pub enum WireError {
     /// The answer could not be read: what was asked may or may not have happened.
     #[error("the API server's answer cannot be read: {0}")]
     Garbled(String),
+    /// It would change something, and this process may not now. Nothing was sent.
+    #[error("not sent, because this process does not hold the Lease")]
+    NotHeld,
 }
 
 impl WireError {
@@ -137,12 +142,25 @@ pub enum PatchKind {
 #[derive(Clone)]
 pub struct Wire {
     client: kube::Client,
+    fence: Option<Fence>,
 }
 
 impl Wire {
     /// Through this client.
     pub fn new(client: kube::Client) -> Self {
-        Self { client }
+        Self { client, fence: None }
+    }
+
+    /// The same, sending what changes something only while the fence says yes.
+    #[must_use]
+    pub fn fenced(mut self, fence: Fence) -> Self {
+        self.fence = Some(fence);
+        self
+    }
+
+    /// Whether requests that change something are sent now.
+    pub fn may_change(&self) -> bool {
+        self.fence.as_ref().is_none_or(|fence| fence())
     }
 
     async fn send(&self, request: Request<Body>) -> Result<http::Response<Body>, WireError> {
@@ -169,6 +187,7 @@ impl Wire {
     }
 
     async fn exchange(&self, method: Method, uri: &str, body: Option<(&str, Vec<u8>)>) -> Result<Vec<u8>, WireError> {
+        let changes = method != Method::GET;
         let mut builder = Request::builder().method(method).uri(uri).header(header::ACCEPT, "application/json");
         let bytes = match body {
             Some((content_type, bytes)) => {
@@ -177,7 +196,13 @@ impl Wire {
             }
             None => Vec::new(),
         };
-        let request = builder.body(Body::from(bytes)).map_err(|e| WireError::Silent(e.to_string()))?;
+        let mut request = builder.body(Body::from(bytes)).map_err(|e| WireError::Silent(e.to_string()))?;
+        if changes && let Some(fence) = &self.fence {
+            request.extensions_mut().insert(Behind(fence.clone()));
+        }
+        if changes && !self.may_change() {
+            return Err(WireError::NotHeld);
+        }
         Self::body(self.send(request).await?).await
     }
 

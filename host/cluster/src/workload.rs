@@ -12,6 +12,7 @@ use std::time::Duration;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use capstan_api::ObjectKey;
+use capstan_core::turn::Fence;
 use capstan_core::view::{Connection, Place};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
@@ -45,6 +46,7 @@ pub struct Workloads {
     egress: Arc<dyn Egress>,
     on_state: OnState,
     listener: Listener,
+    fence: Fence,
     links: Mutex<HashMap<(String, String), Arc<Link>>>,
 }
 
@@ -82,9 +84,16 @@ pub fn kubeconfig_secret(cluster: &str) -> String {
 }
 
 impl Workloads {
-    /// None yet. `listener` learns what the caches of workload clusters notice.
-    pub fn new(management: Mirror, egress: Arc<dyn Egress>, on_state: OnState, listener: Listener) -> Self {
-        Self { management, egress, on_state, listener, links: Mutex::default() }
+    /// None yet. `listener` learns what the caches of workload clusters notice; nothing is changed in them while the fence
+    /// says no.
+    pub fn new(
+        management: Mirror,
+        egress: Arc<dyn Egress>,
+        on_state: OnState,
+        listener: Listener,
+        fence: Fence,
+    ) -> Self {
+        Self { management, egress, on_state, listener, fence, links: Mutex::default() }
     }
 
     fn links(&self) -> MutexGuard<'_, HashMap<(String, String), Arc<Link>>> {
@@ -110,6 +119,7 @@ impl Workloads {
                     cluster: cluster.to_owned(),
                     management: self.management.clone(),
                     egress: self.egress.clone(),
+                    fence: self.fence.clone(),
                     on_state: self.on_state.clone(),
                 };
                 let task = tokio::spawn(keeper.keep(self.listener.clone()));
@@ -180,6 +190,7 @@ struct Keeper {
     cluster: String,
     management: Mirror,
     egress: Arc<dyn Egress>,
+    fence: Fence,
     on_state: OnState,
 }
 
@@ -264,7 +275,7 @@ impl Keeper {
         let server = config.cluster_url.clone();
         self.may_reach(&server).await.map_err(|error| (error.to_string(), matches!(error, EgressError::Refused(_))))?;
         let client = egress::client(&self.egress, &self.namespace, config).map_err(|reason| (reason, true))?;
-        Ok((Wire::new(client), server))
+        Ok((Wire::new(client).fenced(self.fence.clone()), server))
     }
 
     /// Whether the policy allows the API server at all.

@@ -84,7 +84,7 @@ async fn world() -> World {
         rules: rules.clone(),
         providers: Arc::new(NoProviders::default()),
         modules: None,
-        lease: Some(("test".into(), "one".into())),
+        lease: Some(capstan_cluster::lease::Lease::start(wire.clone(), "test", "one")),
         egress: Arc::new(LoopbackOnly),
         concurrency: 4,
         after_effect: None,

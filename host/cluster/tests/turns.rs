@@ -16,7 +16,7 @@ use capstan_cluster::runner::{Options, Rules, Runner};
 use capstan_cluster::wire::Wire;
 use capstan_core::contract::{Effect, Granted, KnownPart, Progress, Served};
 use capstan_core::plan::{Plan, Write};
-use capstan_core::turn::{Call, Course, Outcome, Reply, Step, Told, TurnInput, TurnRequest};
+use capstan_core::turn::{Call, Course, Fence, Outcome, Reply, Step, Told, TurnInput, TurnRequest};
 use capstan_core::view::{NotNow, Place, View};
 use serde_json::json;
 use tokio::sync::watch;
@@ -118,7 +118,7 @@ impl Turn for OneTurn {
         call: Call,
         _known: BTreeMap<String, KnownPart>,
         _granted: Granted,
-        may_change: &(dyn Fn() -> bool + Sync),
+        may_change: &Fence,
     ) -> Outcome {
         assert_eq!(call, Call::Create("vm".into()));
         assert!(may_change(), "the Lease is held");
@@ -168,7 +168,7 @@ async fn a_turn_puts_each_step_on_record_and_a_settled_object_has_no_other() {
         rules: Arc::new(Asking),
         providers: Arc::new(Clouds(cloud.clone())),
         modules: None,
-        lease: Some(("turns".into(), "one".into())),
+        lease: Some(capstan_cluster::lease::Lease::start(wire.clone(), "turns", "one")),
         egress: Arc::new(LoopbackOnly),
         concurrency: 4,
         after_effect: Some(Arc::new(move || {

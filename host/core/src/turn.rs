@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
 use capstan_api::Object;
 use serde::{Deserialize, Serialize};
@@ -13,6 +14,15 @@ use crate::contract::{
     MachineFacts, Need, Part, Presence, Progress, ProviderError, Reason, Rendered,
 };
 use crate::plan::{Plan, Write};
+
+/// Whether this process may still change something: it holds the Lease. Asked again right before anything that changes
+/// something is handed to the network, because a process may be frozen anywhere and thawed long afterwards.
+pub type Fence = Arc<dyn Fn() -> bool + Send + Sync>;
+
+/// The fence of a process that is alone.
+pub fn no_fence() -> Fence {
+    Arc::new(|| true)
+}
 
 /// A turn that a plan asks for.
 #[derive(Clone, Debug)]

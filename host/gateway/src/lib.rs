@@ -7,7 +7,8 @@
 //!
 //! Promises:
 //! - a request that may change something leaves only in a call that may change something, once in that call, and
-//!   only when the caller has just said that it still may ([`Call`]);
+//!   only when the caller has just said that it still may ([`Call`]), which is asked again before each connection's
+//!   attempt and when the connection takes the request's body;
 //! - the [`capstan_core::contract::Effect`] of a call comes from what was sent and answered, never from the guest;
 //! - no redirect is followed, no proxy used, no header of the guest decides where or as whom a request goes;
 //! - what is dialled is an address or socket that the operator's [`policy`] permits, checked after names are resolved;
@@ -17,6 +18,7 @@ mod aws;
 mod clock;
 mod credential;
 mod endpoint;
+mod fence;
 mod gate;
 mod ledger;
 mod operation;

@@ -9,6 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use async_trait::async_trait;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
+use capstan_core::turn::Fence;
 use serde::{Deserialize, Serialize};
 
 use crate::transport::{Transport, TransportError, WireRequest, WireResponse};
@@ -140,7 +141,12 @@ impl Endpoints for Replay {
 
 #[async_trait]
 impl Transport for Replay {
-    async fn exchange(&self, endpoint: &EndpointConfig, request: WireRequest) -> Result<WireResponse, TransportError> {
+    async fn exchange(
+        &self,
+        endpoint: &EndpointConfig,
+        request: WireRequest,
+        _fence: Option<&Fence>,
+    ) -> Result<WireResponse, TransportError> {
         let asked = (endpoint.name.clone(), request.method.to_string(), request.target.clone());
         let next = {
             let mut answers = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -8,10 +8,12 @@ use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
+use capstan_core::turn::Fence;
 
 use crate::aws::{self, Sessions};
 use crate::clock::{Clock, RealTime};
 use crate::credential::{AwsKeys, Credential};
+use crate::fence::{self, Fenced};
 use crate::gate::{Admitted, Gate};
 use crate::policy::{self, Policy};
 use crate::request::Method;
@@ -75,11 +77,17 @@ pub trait Transport: Send + Sync {
         Ok(Admitted::default())
     }
 
-    /// Sends one request and reads the whole answer, within the endpoint's limits.
+    /// Sends one request and reads the whole answer, within the endpoint's limits. With a fence, nothing is begun once it
+    /// says no.
     ///
     /// # Errors
     /// [`TransportError::NotSent`] only when that is certain.
-    async fn exchange(&self, endpoint: &EndpointConfig, request: WireRequest) -> Result<WireResponse, TransportError>;
+    async fn exchange(
+        &self,
+        endpoint: &EndpointConfig,
+        request: WireRequest,
+        fence: Option<&Fence>,
+    ) -> Result<WireResponse, TransportError>;
 }
 
 /// The real network: HTTP/1.1 (whose answers carry reason phrases) over TCP, TLS or a unix socket.
@@ -121,6 +129,8 @@ type GateKey = (Origin, [u8; 32], u32);
 /// Clients and gates not in use are dropped when there are more than this many.
 const MAX_CLIENTS: usize = 1024;
 
+/// How long the kernel tries to deliver what was sent: it goes on while the process is frozen.
+const MAX_ON_THE_WAY: Duration = Duration::from_secs(15);
 /// No connection attempt may take longer, whatever the endpoint's own limit.
 const MAX_CONNECT: Duration = Duration::from_secs(10);
 /// The pauses before a request is sent again.
@@ -217,6 +227,7 @@ impl Network {
             .redirect(reqwest::redirect::Policy::none())
             .dns_resolver(Permitted(endpoint.policy.clone()))
             .connect_timeout(MAX_CONNECT)
+            .tcp_user_timeout(MAX_ON_THE_WAY)
             .pool_idle_timeout(Duration::from_secs(30))
             .pool_max_idle_per_host(8);
         if let Origin::UnixSocket(path) = &endpoint.origin {
@@ -265,7 +276,7 @@ impl Network {
                 sts.ca = role.sts.as_ref().and(endpoint.ca.clone());
                 async move {
                     let limit = sts.timeout;
-                    let answer = tokio::time::timeout(limit, self.once(&sts, &request)).await;
+                    let answer = tokio::time::timeout(limit, self.once(&sts, &request, None)).await;
                     answer.unwrap_or_else(|_| {
                         Err(TransportError::NoAnswer(format!("no answer within {} s", limit.as_secs_f64())))
                     })
@@ -277,7 +288,12 @@ impl Network {
     }
 
     /// Sends a request as it is, once.
-    async fn once(&self, endpoint: &EndpointConfig, request: &WireRequest) -> Result<WireResponse, TransportError> {
+    async fn once(
+        &self,
+        endpoint: &EndpointConfig,
+        request: &WireRequest,
+        fence: Option<&Fence>,
+    ) -> Result<WireResponse, TransportError> {
         permitted(endpoint)?;
         let client = self.client(endpoint).map_err(TransportError::NotSent)?;
         let url = url(&endpoint.origin, &request.target).map_err(TransportError::NotSent)?;
@@ -296,7 +312,13 @@ impl Network {
         }
         let mut builder = client.request(method, url).headers(headers);
         if !request.method.reads() {
-            builder = builder.body(request.body.clone());
+            builder = match fence {
+                Some(fence) => builder.body(reqwest::Body::wrap(Fenced::new(request.body.clone(), fence.clone()))),
+                None => builder.body(request.body.clone()),
+            };
+        }
+        if fence.is_some_and(|fence| !fence()) {
+            return Err(TransportError::NotSent(fence::refusal()));
         }
         answer(builder, endpoint.max_response).await
     }
@@ -326,6 +348,7 @@ impl Transport for Network {
         &self,
         endpoint: &EndpointConfig,
         mut request: WireRequest,
+        fence: Option<&Fence>,
     ) -> Result<WireResponse, TransportError> {
         permitted(endpoint)?;
         match (&endpoint.credential, self.keys(endpoint).await.map_err(TransportError::NotSent)?) {
@@ -343,7 +366,7 @@ impl Transport for Network {
         let attempts = async {
             let mut pauses = AGAIN.iter();
             loop {
-                let answer = self.once(endpoint, &request).await;
+                let answer = self.once(endpoint, &request, fence).await;
                 // What was not sent, and a read, cannot do anything twice.
                 let again = match &answer {
                     Err(TransportError::NotSent(_)) => true,

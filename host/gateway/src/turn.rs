@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use capstan_api::ObjectKey;
 use capstan_core::contract::Effect;
-use capstan_core::turn::TurnInput;
+use capstan_core::turn::{Fence, TurnInput};
 use sha2::{Digest, Sha256};
 use tokio::time::Instant;
 use tracing::Instrument;
@@ -57,8 +57,8 @@ pub struct Call<'a> {
     pub name: &'a str,
     /// Whether it may send a request that changes something.
     pub may_change: bool,
-    /// Asked right before such a request is sent; when it says no, the request is not sent.
-    pub still_may_change: &'a (dyn Fn() -> bool + Sync),
+    /// Asked right before such a request is sent, and when its body is; when it says no, it is not.
+    pub still_may_change: &'a Fence,
 }
 
 /// The gateway of a process.
@@ -200,7 +200,7 @@ impl Session {
         self.change = Some(Effect::Unknown);
         self.gateway.shared.changed(&self.scope.object, self.gateway.clock.now());
         let (at, began) = (SystemTime::now(), Instant::now());
-        let answer = self.exchange(call, &request, &checked).await;
+        let answer = self.exchange(call, &request, &checked, Some(call.still_may_change)).await;
         drop(admitted);
         let effect = match &answer {
             Err(TransportError::NotSent(_)) => Effect::NotSent,
@@ -318,7 +318,7 @@ impl Session {
         let admitted = self.gateway.transport.admit(&checked.endpoint).await;
         let asked = self.gateway.clock.now();
         let answer = match admitted {
-            Ok(_admitted) => self.exchange(call, request, checked).await,
+            Ok(_admitted) => self.exchange(call, request, checked, None).await,
             Err(error) => Err(error),
         };
         self.record(call, request, checked, &answer, (at, began), None);
@@ -330,6 +330,7 @@ impl Session {
         call: Call<'_>,
         request: &Request,
         checked: &Checked,
+        fence: Option<&Fence>,
     ) -> Result<WireResponse, TransportError> {
         let object = &self.scope.object;
         let span = tracing::debug_span!(
@@ -344,7 +345,7 @@ impl Session {
             path = request.path,
         );
         let began = Instant::now();
-        let sent = self.gateway.transport.exchange(&checked.endpoint, checked.wire.clone());
+        let sent = self.gateway.transport.exchange(&checked.endpoint, checked.wire.clone(), fence);
         let answer = sent.instrument(span.clone()).await;
         span.in_scope(|| match &answer {
             Ok(response) => tracing::debug!(status = response.status, took = ?began.elapsed(), "answered"),

@@ -82,7 +82,7 @@ async fn post(
     let mut map = http::HeaderMap::new();
     headers.iter().for_each(|(name, value)| drop(map.insert(*name, http::HeaderValue::from_static(value))));
     let request = WireRequest { method: Method::Post, target: "/".into(), headers: map, body: body.to_owned().into() };
-    Network::new().exchange(endpoint, request).await
+    Network::new().exchange(endpoint, request, None).await
 }
 
 async fn form(endpoint: &EndpointConfig, body: &str) -> (u16, String) {

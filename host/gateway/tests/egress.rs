@@ -3,10 +3,11 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 
 use capstan_api::ObjectKey;
 use capstan_core::contract::Effect;
+use capstan_core::turn::{Fence, no_fence};
 use capstan_gateway::{
     Call, Chunk, CredentialKind, CredentialSource, Declared, Destination, Endpoints, Gateway, HttpError, Limits,
     Method, Narrowed, Network, Origin, Policy, Replay, Request, SecretData, Session, TurnScope,
@@ -73,7 +74,11 @@ fn request(method: Method, body: Vec<Chunk>) -> Request {
     Request { endpoint, method, path, query: vec![], headers: vec![], body, max_age: None }
 }
 
-const CREATE: Call<'static> = Call { name: "create vm", may_change: true, still_may_change: &|| true };
+static YES: LazyLock<Fence> = LazyLock::new(no_fence);
+
+fn create() -> Call<'static> {
+    Call { name: "create vm", may_change: true, still_may_change: &YES }
+}
 
 /// Sends everything back that it gets, in headers, reason and body.
 async fn echo(status: &'static str, location: Option<String>) -> (String, Arc<Mutex<Vec<String>>>) {
@@ -110,10 +115,10 @@ async fn a_rotated_secret_is_used_by_the_next_call_of_the_same_turn() {
     let world = world(&origin);
     let (_, mut session) = session(&world);
     session.begin_call();
-    session.send(CREATE, request(Method::Get, vec![])).await.unwrap();
+    session.send(create(), request(Method::Get, vec![])).await.unwrap();
     rotate(&world, "second-secret");
     session.begin_call();
-    session.send(CREATE, request(Method::Get, vec![])).await.unwrap();
+    session.send(create(), request(Method::Get, vec![])).await.unwrap();
     let seen = seen.lock().unwrap();
     assert!(seen[0].contains("authorization: PVEAPIToken=u@pve!t=first-secret\r\n"), "{}", seen[0]);
     assert!(seen[1].contains("authorization: PVEAPIToken=u@pve!t=second-secret\r\n"), "{}", seen[1]);
@@ -128,7 +133,7 @@ async fn secrets_that_a_remote_sends_back_are_shown_to_nobody() {
         Chunk::Secret { label: "boot".into(), bytes: "join: abcdef.0123456789abcdef".into() },
         Chunk::Plain("&end".into()),
     ];
-    let answer = session.send(CREATE, request(Method::Post, body)).await.unwrap();
+    let answer = session.send(create(), request(Method::Post, body)).await.unwrap();
     assert!(seen.lock().unwrap()[0].contains("first-secret"), "it was sent");
     assert_eq!((answer.status, session.effect()), (500, Effect::Unknown));
     assert!(answer.status_text.contains("<secret:credential>"), "{}", answer.status_text);
@@ -156,9 +161,9 @@ async fn a_recording_answers_the_same_requests_again_and_holds_no_secret() {
             limits: Limits::default(),
         };
         let mut session = gateway.session(scope, &[Declared::named("api")]);
-        let first = session.send(CREATE, request(Method::Get, vec![])).await;
+        let first = session.send(create(), request(Method::Get, vec![])).await;
         let body = vec![Chunk::Plain("id=1&end".into())];
-        let second = session.send(CREATE, request(Method::Post, body)).await;
+        let second = session.send(create(), request(Method::Post, body)).await;
         (first, second, session.effect())
     };
     let original = ask(Arc::new(gateway)).await;
@@ -181,7 +186,7 @@ async fn a_redirect_is_not_followed_and_takes_no_credential_along() {
     for to in [elsewhere, "http://169.254.169.254/latest".to_owned(), "//127.0.0.1:1/".to_owned()] {
         let (origin, _) = echo("307", Some(to)).await;
         let (_, mut session) = session(&world(&origin));
-        assert_eq!(session.send(CREATE, request(Method::Get, vec![])).await.unwrap().status, 307);
+        assert_eq!(session.send(create(), request(Method::Get, vec![])).await.unwrap().status, 307);
     }
     assert!(untouched.lock().unwrap().is_empty());
 }
@@ -195,7 +200,7 @@ async fn what_the_policy_does_not_list_is_not_dialled() {
     let mut told = async |host: &str| {
         *world.destination.lock().unwrap() = Destination::of(Origin::parse(&format!("http://{host}:{port}")).unwrap());
         session.begin_call();
-        session.send(CREATE, request(Method::Get, vec![])).await
+        session.send(create(), request(Method::Get, vec![])).await
     };
     assert!(told("localhost").await.is_ok(), "a name that resolves to what is listed");
     assert!(told("2130706433").await.is_ok());
@@ -209,7 +214,7 @@ async fn what_the_policy_does_not_list_is_not_dialled() {
     }
     *world.destination.lock().unwrap() = Destination::of(Origin::parse("unix:///var/run/docker.sock").unwrap());
     session.begin_call();
-    let error = session.send(CREATE, request(Method::Get, vec![])).await.unwrap_err().to_string();
+    let error = session.send(create(), request(Method::Get, vec![])).await.unwrap_err().to_string();
     assert!(error.contains("unixSockets"), "{error}");
     assert_eq!(seen.lock().unwrap().len(), before);
 }
@@ -226,7 +231,7 @@ async fn an_endpoint_narrows_methods_paths_and_sizes() {
     let (_, mut session) = session(&world);
     let mut refused = async |request: Request| {
         session.begin_call();
-        matches!(session.send(CREATE, request).await, Err(HttpError::Denied(_)))
+        matches!(session.send(create(), request).await, Err(HttpError::Denied(_)))
     };
     assert!(refused(request(Method::Delete, vec![])).await);
     assert!(refused(Request { path: "/y".into(), ..request(Method::Get, vec![]) }).await);

@@ -2,9 +2,11 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use capstan_core::turn::Fence;
 use capstan_gateway::{
     Credential, EndpointConfig, Method, Network, Origin, Policy, Transport, TransportError, WireRequest, WireResponse,
 };
@@ -72,7 +74,7 @@ async fn server(answer: &'static str) -> (String, Seen) {
 }
 
 async fn exchange(endpoint: &EndpointConfig, request: WireRequest) -> Result<WireResponse, TransportError> {
-    Network::new().exchange(endpoint, request).await
+    Network::new().exchange(endpoint, request, None).await
 }
 
 #[tokio::test]
@@ -240,14 +242,14 @@ async fn only_the_endpoint_s_own_certificates_are_trusted() {
     let mut endpoint = endpoint(&format!("https://localhost:{port}"));
     for wrong in [None, Some(other.cert.pem())] {
         endpoint.ca = wrong;
-        let error = network.exchange(&endpoint, request(Method::Post, "/", "secret")).await.unwrap_err();
+        let error = network.exchange(&endpoint, request(Method::Post, "/", "secret"), None).await.unwrap_err();
         assert!(matches!(error, TransportError::NotSent(_)), "{error:?}");
     }
     assert!(seen.lock().unwrap().is_empty());
     endpoint.ca = Some(own.cert.pem());
-    assert_eq!(network.exchange(&endpoint, request(Method::Post, "/", "")).await.unwrap().body, "OK");
+    assert_eq!(network.exchange(&endpoint, request(Method::Post, "/", ""), None).await.unwrap().body, "OK");
     endpoint.ca = Some("no pem".into());
-    let error = network.exchange(&endpoint, request(Method::Post, "/", "")).await.unwrap_err();
+    let error = network.exchange(&endpoint, request(Method::Post, "/", ""), None).await.unwrap_err();
     assert!(matches!(error, TransportError::NotSent(_)), "{error:?}");
 }
 
@@ -271,11 +273,40 @@ async fn a_refused_client_certificate_is_told_and_certain() {
     };
     for wrong in [Credential::None, pem(&stranger)] {
         endpoint.credential = wrong;
-        let error = network.exchange(&endpoint, request(Method::Post, "/", "secret")).await.unwrap_err();
+        let error = network.exchange(&endpoint, request(Method::Post, "/", "secret"), None).await.unwrap_err();
         let TransportError::NotSent(why) = error else { panic!("{error:?}") };
         assert!(why.contains("refuses the client certificate of the endpoint's Secret"), "{why}");
     }
     assert!(seen.lock().unwrap().is_empty());
     endpoint.credential = pem(&client);
-    assert_eq!(network.exchange(&endpoint, request(Method::Post, "/", "")).await.unwrap().body, "OK");
+    assert_eq!(network.exchange(&endpoint, request(Method::Post, "/", ""), None).await.unwrap().body, "OK");
+}
+
+/// A process may be frozen anywhere on the way: whatever the fence was when the request was decided on, the body does not
+/// leave once it says no.
+#[tokio::test]
+async fn nothing_whole_leaves_once_the_fence_says_no() {
+    let answer = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nOK";
+    let mut needed = 0;
+    for yes in 0..10 {
+        let (origin, seen) = server(answer).await;
+        let asked = Arc::new(AtomicUsize::new(0));
+        let fence: Fence = {
+            let asked = asked.clone();
+            Arc::new(move || asked.fetch_add(1, Ordering::SeqCst) < yes)
+        };
+        let sent = Network::new().exchange(&endpoint(&origin), request(Method::Post, "/x", "x=1"), Some(&fence)).await;
+        let whole = seen.lock().unwrap().iter().any(|text| text.ends_with("x=1"));
+        assert_eq!(sent.is_ok(), whole, "{sent:?} {seen:?}");
+        if yes == 0 {
+            assert!(matches!(sent, Err(TransportError::NotSent(_))), "{sent:?}");
+        }
+        if whole {
+            let text = seen.lock().unwrap().concat().to_ascii_lowercase();
+            assert!(text.contains("content-length: 3") && !text.contains("chunked"), "{text}");
+            needed = yes;
+            break;
+        }
+    }
+    assert!(needed >= 2, "asked before the attempt and when the body is taken, not {needed} times");
 }

@@ -3,12 +3,13 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use capstan_api::ObjectKey;
 use capstan_core::contract::Effect;
+use capstan_core::turn::{Fence, no_fence};
 use capstan_gateway::{
     Call, Chunk, Declared, Destination, EndpointConfig, Endpoints, Gateway, HttpError, Limits, Method, Origin, Request,
     Session, Transport, TransportError, TurnScope, WireRequest, WireResponse,
@@ -39,7 +40,12 @@ struct Counting {
 
 #[async_trait]
 impl Transport for Counting {
-    async fn exchange(&self, endpoint: &EndpointConfig, request: WireRequest) -> Result<WireResponse, TransportError> {
+    async fn exchange(
+        &self,
+        endpoint: &EndpointConfig,
+        request: WireRequest,
+        _fence: Option<&Fence>,
+    ) -> Result<WireResponse, TransportError> {
         self.endpoints.lock().unwrap().push(endpoint.clone());
         let number = self.count.fetch_add(1, Ordering::SeqCst);
         // Others come to ask the same in the meantime.
@@ -89,12 +95,14 @@ fn request(method: Method) -> Request {
     }
 }
 
+static YES: LazyLock<Fence> = LazyLock::new(no_fence);
+
 fn observe() -> Call<'static> {
-    Call { name: "observe vm", may_change: false, still_may_change: &|| true }
+    Call { name: "observe vm", may_change: false, still_may_change: &YES }
 }
 
 fn create() -> Call<'static> {
-    Call { name: "create vm", may_change: true, still_may_change: &|| true }
+    Call { name: "create vm", may_change: true, still_may_change: &YES }
 }
 
 fn aged(max_age: u64) -> Request {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use capstan_core::contract::{Effect, Granted, KnownPart, ProviderError};
-use capstan_core::turn::{Call, Outcome, Reply, TurnInput};
+use capstan_core::turn::{Call, Fence, Outcome, Reply, TurnInput, no_fence};
 use capstan_gateway::{Declared, Gateway, Session, TurnScope};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -127,7 +127,7 @@ impl Turn {
         call: Call,
         known: BTreeMap<String, KnownPart>,
         granted: Granted,
-        may_change: &(dyn Fn() -> bool + Sync),
+        may_change: &Fence,
     ) -> Outcome {
         let subject = &self.input.subject;
         let (name, sends) = describe(&call);
@@ -155,7 +155,7 @@ impl Turn {
         if let Some((store, _)) = &mut self.instance {
             store.data_mut().fingerprints.clone_from(&recorded.fingerprints);
         }
-        let outcome = self.call(call, known, granted, &|| true).await;
+        let outcome = self.call(call, known, granted, &no_fence()).await;
         recorded.clone().answered(self.session.take_recorded(), &outcome)
     }
 
@@ -169,7 +169,7 @@ impl Turn {
         (name, sends): (String, Sends),
         known: BTreeMap<String, KnownPart>,
         granted: Granted,
-        may_change: &(dyn Fn() -> bool + Sync),
+        may_change: &Fence,
     ) -> Outcome {
         self.session.begin_call();
         let Some(mut instance) = self.instance.take() else {

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
+use capstan_core::turn::Fence;
 use capstan_gateway::{
     Destination, EndpointConfig, Endpoints, Origin, Transport, TransportError, WireRequest, WireResponse,
 };
@@ -89,7 +90,12 @@ impl Cloud {
 
 #[async_trait]
 impl Transport for Cloud {
-    async fn exchange(&self, endpoint: &EndpointConfig, request: WireRequest) -> Result<WireResponse, TransportError> {
+    async fn exchange(
+        &self,
+        endpoint: &EndpointConfig,
+        request: WireRequest,
+        _fence: Option<&Fence>,
+    ) -> Result<WireResponse, TransportError> {
         let text = |value: &[u8]| String::from_utf8_lossy(value).into_owned();
         let headers = request.headers.iter().map(|(name, value)| (name.to_string(), text(value.as_bytes()))).collect();
         let asked = Asked {

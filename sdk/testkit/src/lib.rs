@@ -29,7 +29,7 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use capstan_api::Object;
 use capstan_core::contract::{Granted, KnownPart, Observed, Presence};
-use capstan_core::turn::{Call, Outcome, Reply, TurnInput};
+use capstan_core::turn::{Call, Fence, Outcome, Reply, TurnInput};
 use capstan_gateway::Gateway;
 use capstan_runtime::{Engine, EngineConfig, Module};
 use serde_json::{Value, json};
@@ -123,11 +123,12 @@ impl Turn {
     /// Calls the guest.
     pub async fn call(&mut self, call: Call) -> Outcome {
         let may_change = self.may_change;
+        let fence: Fence = Arc::new(move || may_change);
         let observed = match &call {
             Call::Observe(part) => Some(part.clone()),
             _ => None,
         };
-        let outcome = self.turn.call(call, self.known.clone(), self.granted.clone(), &|| may_change).await;
+        let outcome = self.turn.call(call, self.known.clone(), self.granted.clone(), &fence).await;
         if let (Some(part), Ok(Reply::Presence(Presence::Present(Observed { id, state, .. })))) =
             (observed, &outcome.reply)
         {

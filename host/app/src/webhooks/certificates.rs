@@ -9,10 +9,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use capstan_api::{Gvk, Object, time};
+use capstan_api::{Gvk, Object, ObjectKey, time};
 use capstan_cluster::kinds::builtin;
 use capstan_cluster::lease::SYSTEM_NAMESPACE;
-use capstan_cluster::wire::Wire;
+use capstan_cluster::mirror::Mirror;
 use rcgen::{BasicConstraints, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, SanType};
 use rustls::crypto::ring::default_provider;
 use rustls::pki_types::pem::PemObject;
@@ -48,8 +48,6 @@ pub struct Kept {
     pub serving: CertifiedKey,
     /// Whom the API server is to trust, PEM.
     pub trust: String,
-    /// The Secret's resourceVersion.
-    pub version: String,
 }
 
 impl Pair {
@@ -138,36 +136,51 @@ fn kept(secret: &Object) -> Result<Kept> {
     Ok(Kept {
         serving: pair.certified().context("its tls.crt and tls.key are no certificate and key")?,
         trust: String::from_utf8(trust).context("its ca.crt is no text")?,
-        version: secret.resource_version().to_owned(),
     })
 }
 
-/// The certificates for this host; made or renewed when it is time.
+/// The Secret's key.
+pub fn key() -> ObjectKey {
+    ObjectKey::new("", "Secret", SYSTEM_NAMESPACE, SECRET)
+}
+
+/// The certificates for this host, and the resourceVersion of the Secret (none when there is none). Who may change things
+/// makes or renews them when it is time; others take what is there. The cache has what is returned.
 ///
 /// # Errors
 /// When the API server refuses.
-pub async fn ensure(wire: &Wire, host: &str) -> Result<Kept> {
+pub async fn ensure(mirror: &Mirror, host: &str, may_change: bool) -> Result<(Option<Kept>, Option<String>)> {
     let resource = builtin("", "Secret").context("Secret is not in the table of kinds")?;
+    let what = || format!("Secret {SYSTEM_NAMESPACE}/{SECRET}");
+    let taken = |secret: &Object| -> Result<_> {
+        Ok((Some(kept(secret).with_context(what)?), Some(secret.resource_version().to_owned())))
+    };
     for _ in 0..TRIES {
-        let secret = wire.get(&resource, SYSTEM_NAMESPACE, SECRET).await?;
-        let Some(renewed) = renewed(secret.as_ref(), host, capstan_cluster::now_ms())? else {
-            return kept(&secret.unwrap_or_default()).with_context(|| format!("Secret {SYSTEM_NAMESPACE}/{SECRET}"));
+        let secret = mirror.refresh(&resource, &key()).await?;
+        let renewed = renewed(secret.as_ref(), host, capstan_cluster::now_ms())?;
+        let Some(renewed) = renewed.filter(|_| may_change) else {
+            let Some(secret) = secret else { return Ok((None, None)) };
+            if secret.annotation(HOST) == Some(host) {
+                return taken(&secret);
+            }
+            return Ok((None, Some(secret.resource_version().to_owned())));
         };
         let written = match secret {
-            Some(_) => wire.replace(&resource, &renewed).await,
-            None => wire.create(&resource, &renewed).await,
+            Some(_) => mirror.wire().replace(&resource, &renewed).await,
+            None => mirror.wire().create(&resource, &renewed).await,
         };
         match written {
             Ok(secret) => {
+                mirror.wrote(&secret);
                 tracing::info!(secret = SECRET, host, "the webhooks have a new certificate");
-                return kept(&secret).with_context(|| format!("Secret {SYSTEM_NAMESPACE}/{SECRET}"));
+                return taken(&secret);
             }
-            // Another replica was faster: theirs are as good.
+            // Somebody was faster: what is there now is looked at.
             Err(error) if error.is_conflict() || error.already_exists() => {}
-            Err(error) => return Err(error).with_context(|| format!("write Secret {SYSTEM_NAMESPACE}/{SECRET}")),
+            Err(error) => return Err(error).with_context(|| format!("write {}", what())),
         }
     }
-    bail!("Secret {SYSTEM_NAMESPACE}/{SECRET} changes all the time")
+    bail!("{} changes all the time", what())
 }
 
 #[cfg(test)]

@@ -1,8 +1,9 @@
 //! What upstream has webhooks for, served to an API server that is not ours: defaults and rules of the core's kinds, what
 //! providers say of their own kinds, conversion between versions. The embedded API server asks the same in process.
 //!
-//! Promises: the server shows a certificate that the API server trusts already, whoever of the replicas made it; only the
-//! holder of the Lease writes configurations and definitions; a Secret, module or Lease that changes is followed at once.
+//! Promises: every replica serves them; the server shows a certificate that the API server trusts already; only the holder
+//! of the Lease writes the Secret, configurations and definitions; a Secret, module or Lease that changes is followed at
+//! once.
 
 mod certificates;
 mod registration;
@@ -10,17 +11,17 @@ mod reviews;
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use capstan_api::{Object, ObjectKey};
+use capstan_api::Object;
 use capstan_apiserver::{Admission, Conversion};
 use capstan_cluster::kinds::builtin;
-use capstan_cluster::lease::SYSTEM_NAMESPACE;
+use capstan_cluster::lease::Lease;
 use capstan_cluster::providers::Providers as _;
 use capstan_cluster::runner::Runner;
-use capstan_cluster::wire::{PatchKind, Wire};
+use capstan_cluster::wire::PatchKind;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
@@ -29,8 +30,8 @@ use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 
-use self::certificates::SECRET;
 use self::reviews::Task;
 use crate::args;
 use crate::modules::Registry;
@@ -43,7 +44,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const MAX_REVIEW: usize = 64 << 20;
 /// How often all is looked at although nothing happened.
 const LOOK: Duration = Duration::from_secs(3600);
-/// How often it is looked whether this process has become the one that writes, and how soon a failure is tried again.
+/// How soon a failure is tried again.
 const SOON: Duration = Duration::from_secs(2);
 
 /// What is to be served, as the command line says it.
@@ -106,29 +107,24 @@ impl Answers {
 
 /// Webhooks that are being served.
 pub struct Webhooks {
-    wire: Wire,
     reach: Reach,
     shown: Arc<Shown>,
-    /// Whom the API server is to trust (PEM), and the version of the Secret that says so.
-    trust: RwLock<(String, String)>,
+    /// Whom the API server is to trust (PEM), once there are certificates.
+    trust: watch::Sender<Option<String>>,
+    /// The version of the Secret that was looked at last.
+    seen: Mutex<Option<String>>,
     core: Vec<Object>,
 }
 
 impl Webhooks {
-    /// Listens, with certificates from the Secret, for as long as the process lives.
+    /// Listens for as long as the process lives; [`Webhooks::keep`] brings the certificates.
     ///
     /// # Errors
-    /// When the address cannot be listened on, or the Secret not be had.
-    pub async fn start(
-        wire: Wire,
-        listen: SocketAddr,
-        reach: Reach,
-        core: Vec<Object>,
-        answers: Answers,
-    ) -> Result<Arc<Self>> {
+    /// When the address cannot be listened on.
+    pub async fn start(listen: SocketAddr, reach: Reach, core: Vec<Object>, answers: Answers) -> Result<Arc<Self>> {
         let listener = TcpListener::bind(listen).await.with_context(|| format!("cannot serve webhooks at {listen}"))?;
-        let webhooks = Arc::new(Self { wire, reach, shown: Arc::default(), trust: RwLock::default(), core });
-        webhooks.take_certificates().await?;
+        let (shown, trust) = (Arc::<Shown>::default(), watch::Sender::new(None));
+        let webhooks = Arc::new(Self { reach, shown, trust, seen: Mutex::default(), core });
         let mut tls = rustls::ServerConfig::builder().with_no_client_auth().with_cert_resolver(webhooks.shown.clone());
         tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         tokio::spawn(serve(listener, Arc::new(tls), Arc::new(answers)));
@@ -136,31 +132,37 @@ impl Webhooks {
         Ok(webhooks)
     }
 
-    /// How definitions with several versions are converted.
-    pub fn conversion(&self) -> Value {
-        self.reach.conversion(&self.trust.read().unwrap_or_else(PoisonError::into_inner).0)
+    /// How definitions with several versions are converted; waits until there are certificates.
+    pub async fn conversion(&self) -> Value {
+        let mut trust = self.trust.subscribe();
+        let trust = trust.wait_for(Option::is_some).await.map(|trust| trust.clone()).unwrap_or_default();
+        self.reach.conversion(&trust.unwrap_or_default())
     }
 
-    fn version(&self) -> String {
-        self.trust.read().unwrap_or_else(PoisonError::into_inner).1.clone()
+    /// Whether there is a certificate to be shown.
+    pub fn are_served(&self) -> bool {
+        self.trust.borrow().is_some()
     }
 
-    async fn take_certificates(&self) -> Result<()> {
-        let kept = certificates::ensure(&self.wire, &self.reach.host()).await?;
+    async fn take_certificates(&self, runner: &Runner, leads: bool) -> Result<Option<String>> {
+        let (kept, version) = certificates::ensure(runner.management(), &self.reach.host(), leads).await?;
+        *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = version;
+        let Some(kept) = kept else { return Ok(None) };
         *self.shown.0.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(kept.serving));
-        *self.trust.write().unwrap_or_else(PoisonError::into_inner) = (kept.trust, kept.version);
-        Ok(())
+        self.trust.send_replace(Some(kept.trust.clone()));
+        Ok(Some(kept.trust))
     }
 
     /// Keeps certificates, configurations and definitions in step, for ever.
-    pub async fn keep(self: Arc<Self>, runner: Arc<Runner>, registry: Arc<Registry>) {
+    pub async fn keep(self: Arc<Self>, runner: Arc<Runner>, lease: Lease, registry: Arc<Registry>) {
+        runner.management().want("", "Secret");
         let mut modules = registry.changes();
         loop {
             modules.mark_unchanged();
-            let leads = runner.leads();
-            let wait = match self.tend(leads, &registry).await {
-                Ok(()) if leads => LOOK,
-                Ok(()) => SOON,
+            let leads = lease.may_change();
+            let led = async { if leads { lease.lost().await } else { lease.held().await } };
+            let wait = match self.tend(&runner, leads, &registry).await {
+                Ok(()) => LOOK,
                 Err(error) => {
                     tracing::warn!(error = %format!("{error:#}"), "the webhooks are not in order");
                     SOON
@@ -169,52 +171,46 @@ impl Webhooks {
             tokio::select! {
                 () = tokio::time::sleep(wait) => {}
                 () = self.secret_changed(&runner) => {}
+                () = led => {}
                 changed = modules.changed() => if changed.is_err() { return },
             }
         }
     }
 
-    async fn tend(&self, leads: bool, registry: &Registry) -> Result<()> {
-        self.take_certificates().await?;
-        if !leads {
-            return Ok(());
-        }
-        let trust = self.trust.read().unwrap_or_else(PoisonError::into_inner).0.clone();
+    async fn tend(&self, runner: &Runner, leads: bool, registry: &Registry) -> Result<()> {
+        let Some(trust) = self.take_certificates(runner, leads).await?.filter(|_| leads) else { return Ok(()) };
+        let wire = runner.management().wire();
         for configuration in registration::configurations(&self.reach, &trust, &self.core, &registry.definitions()) {
             let resource = builtin(configuration.group(), configuration.kind()).context("no such kind in the table")?;
             let (name, value) = (configuration.name(), Value::Object(configuration.0.clone()));
-            let applied = self.wire.patch(&resource, "", name, None, PatchKind::Apply, &value).await;
+            let applied = wire.patch(&resource, "", name, None, PatchKind::Apply, &value).await;
             applied.with_context(|| format!("apply {} {name}", configuration.kind()))?;
         }
         let resource = builtin("apiextensions.k8s.io", "CustomResourceDefinition").context("no such kind")?;
-        let wanted = self.conversion();
-        let (crds, _) = self.wire.list(&resource, "").await.context("list definitions")?;
+        let wanted = self.reach.conversion(&trust);
+        let (crds, _) = wire.list(&resource, "").await.context("list definitions")?;
         for crd in crds.iter().filter(|crd| self.reach.converts(crd)) {
             let bundle = |conversion: Option<&Value>| {
                 conversion.and_then(|c| c.pointer("/webhook/clientConfig/caBundle")).cloned()
             };
             if bundle(crd.at("/spec/conversion")) != bundle(Some(&wanted)) {
                 let patch = json!({"spec": {"conversion": wanted}});
-                let patched = self.wire.patch(&resource, "", crd.name(), None, PatchKind::Merge, &patch).await;
+                let patched = wire.patch(&resource, "", crd.name(), None, PatchKind::Merge, &patch).await;
                 patched.with_context(|| format!("tell definition {} whom to trust", crd.name()))?;
             }
         }
         Ok(())
     }
 
-    /// Waits until the Secret is another than the one that is used.
+    /// Waits until the Secret is another than the one that was looked at. (The cache has what was read and written here.)
     async fn secret_changed(&self, runner: &Runner) {
-        let key = ObjectKey::new("", "Secret", SYSTEM_NAMESPACE, SECRET);
+        let key = certificates::key();
         let mut changes = runner.changes();
         loop {
             changes.mark_unchanged();
-            if let Ok(secret) = runner.management().get(&key)
-                && secret.is_none_or(|secret| secret.resource_version() != self.version())
-            {
-                // The cache may be a moment behind what was written here.
-                tokio::time::sleep(Duration::from_millis(500)).await;
-                let now = runner.management().get(&key);
-                if now.is_ok_and(|secret| secret.is_none_or(|secret| secret.resource_version() != self.version())) {
+            if let Ok(secret) = runner.management().get(&key) {
+                let version = secret.map(|secret| secret.resource_version().to_owned());
+                if version != *self.seen.lock().unwrap_or_else(PoisonError::into_inner) {
                     return;
                 }
             }

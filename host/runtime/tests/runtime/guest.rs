@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use async_trait::async_trait;
 use capstan_api::Object;
 use capstan_core::contract::{Granted, KnownPart};
-use capstan_core::turn::{Call, Outcome, TurnInput};
+use capstan_core::turn::{Call, Fence, Outcome, TurnInput, no_fence};
 use capstan_gateway::{
     Destination, EndpointConfig, Endpoints, Gateway, Origin, Transport, TransportError, WireRequest, WireResponse,
 };
@@ -63,7 +63,12 @@ pub struct Script {
 
 #[async_trait]
 impl Transport for Script {
-    async fn exchange(&self, _: &EndpointConfig, request: WireRequest) -> Result<WireResponse, TransportError> {
+    async fn exchange(
+        &self,
+        _: &EndpointConfig,
+        request: WireRequest,
+        _: Option<&Fence>,
+    ) -> Result<WireResponse, TransportError> {
         tokio::task::yield_now().await;
         let answer = (self.answer)(&request);
         self.asked.lock().unwrap().push(request);
@@ -115,7 +120,7 @@ pub async fn begin(told: &str, gateway: &Arc<Gateway>) -> Turn {
 }
 
 pub async fn call(turn: &mut Turn, call: Call) -> Outcome {
-    turn.call(call, BTreeMap::new(), Granted::default(), &|| true).await
+    turn.call(call, BTreeMap::new(), Granted::default(), &no_fence()).await
 }
 
 pub fn known(name: &str, part: KnownPart) -> BTreeMap<String, KnownPart> {

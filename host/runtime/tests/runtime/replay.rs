@@ -1,7 +1,7 @@
 //! Turns that are written down and run again.
 
 use capstan_core::contract::{Effect, Granted};
-use capstan_core::turn::Call;
+use capstan_core::turn::{Call, no_fence};
 use capstan_runtime::{Engine, EngineConfig, Module, Recording};
 
 use crate::guest::{answer, call, component, input, network};
@@ -26,7 +26,7 @@ async fn recorded(record: bool) -> (tempfile::TempDir, Module) {
     call(&mut turn, Call::Observe("vm".into())).await;
     let mut granted = Granted::default();
     granted.secrets.insert("token".into(), SECRET.to_vec());
-    turn.call(Call::Create("vm".into()), Default::default(), granted, &|| true).await;
+    turn.call(Call::Create("vm".into()), Default::default(), granted, &no_fence()).await;
     (directory, module)
 }
 

@@ -1,9 +1,10 @@
 //! What an honest guest gets from a turn.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use capstan_core::contract::{Absence, Choice, Effect, Granted, KnownPart, Need, Presence, Progress, ProviderError};
-use capstan_core::turn::{Call, MachineInput, Outcome, Reply};
+use capstan_core::turn::{Call, Fence, MachineInput, Outcome, Reply, no_fence};
 use capstan_gateway::TransportError;
 use serde_json::json;
 
@@ -41,7 +42,7 @@ async fn a_guest_is_told_about_its_object_and_no_machine_where_there_is_none() {
     let (gateway, _) = network(|_| answer(200, ""));
     let mut turn = begin("who", &gateway).await;
     let part = KnownPart { idempotency_key: "idem".into(), attempt: 1, ..KnownPart::default() };
-    let outcome = turn.call(Call::Observe("vm".into()), known("vm", part), Granted::default(), &|| true).await;
+    let outcome = turn.call(Call::Observe("vm".into()), known("vm", part), Granted::default(), &no_fence()).await;
     assert_eq!(
         state(&outcome),
         "GuestMachine tenant m1 1700000000000 machine=false known=idem owner=owner-1 cluster=c1"
@@ -66,7 +67,7 @@ async fn a_secret_is_sent_and_never_seen() {
     let mut turn = begin("", &gateway).await;
     let mut granted = Granted::default();
     granted.secrets.insert("token".into(), b"hunter2".to_vec());
-    let outcome = turn.call(Call::Create("vm".into()), Default::default(), granted, &|| true).await;
+    let outcome = turn.call(Call::Create("vm".into()), Default::default(), granted, &no_fence()).await;
     assert_eq!(
         outcome,
         Outcome { reply: Ok(Reply::Progress(Progress::Done("vm-7".into()))), effect: Effect::Answered }
@@ -78,7 +79,7 @@ async fn a_secret_is_sent_and_never_seen() {
     assert_eq!(exchanges[0].effect, Some(Effect::Answered));
 
     let missing = Granted { missing_secrets: vec!["token".into()], ..Granted::default() };
-    turn.call(Call::Create("vm".into()), Default::default(), missing, &|| true).await;
+    turn.call(Call::Create("vm".into()), Default::default(), missing, &no_fence()).await;
     assert!(script.asked.lock().unwrap()[1].body.ends_with(b"Missing"));
 }
 
@@ -119,10 +120,13 @@ async fn only_a_changing_call_changes_once_and_while_the_lease_is_held() {
     assert!(lines.starts_with("201 Said made then ") && lines.contains("one request"), "{lines}");
     assert_eq!(script.asked.lock().unwrap().len(), 1);
 
-    let asked = AtomicUsize::new(0);
-    let lost = || {
-        asked.fetch_add(1, Ordering::SeqCst);
-        false
+    let asked = Arc::new(AtomicUsize::new(0));
+    let lost: Fence = {
+        let asked = asked.clone();
+        Arc::new(move || {
+            asked.fetch_add(1, Ordering::SeqCst);
+            false
+        })
     };
     let mut turn = begin("", &gateway).await;
     let outcome = turn.call(Call::Delete("vm".into()), Default::default(), Granted::default(), &lost).await;

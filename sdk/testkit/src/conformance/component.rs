@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use capstan_core::contract::{Granted, KnownPart, Served};
-use capstan_core::turn::{Call, Outcome, TurnInput};
+use capstan_core::turn::{Call, Fence, Outcome, TurnInput};
 use capstan_gateway::Gateway;
 
 use crate::Testkit;
@@ -35,7 +35,7 @@ pub trait Guest: Send {
         call: Call,
         known: BTreeMap<String, KnownPart>,
         granted: Granted,
-        may_change: &(dyn Fn() -> bool + Sync),
+        may_change: &Fence,
     ) -> Outcome;
 }
 
@@ -58,7 +58,7 @@ impl Guest for capstan_runtime::Turn {
         call: Call,
         known: BTreeMap<String, KnownPart>,
         granted: Granted,
-        may_change: &(dyn Fn() -> bool + Sync),
+        may_change: &Fence,
     ) -> Outcome {
         capstan_runtime::Turn::call(self, call, known, granted, may_change).await
     }

@@ -11,7 +11,7 @@ use capstan_core::infrastructure;
 use capstan_core::plan::Plan;
 use capstan_core::record::{INTENT_FRESH, LEASE, Record};
 use capstan_core::testing::World;
-use capstan_core::turn::{Call, Course, Mint, Outcome, Reply, Step, Told, TurnInput, TurnRequest};
+use capstan_core::turn::{Call, Course, Mint, Outcome, Reply, Step, Told, TurnInput, TurnRequest, no_fence};
 use capstan_core::view::{Connection, LastTurn, NotNow, Place, Select, View};
 use capstan_gateway::Gateway;
 use serde_json::Value;
@@ -310,7 +310,7 @@ impl<'a> Living<'a> {
         for _ in 1..if pure || changes { self.repeat } else { 1 } {
             let mut again = self.guest(&called.input, &self.setting.gateway()).await?;
             let Called { call, known, granted, .. } = called.clone();
-            let repeated = again.call(call, known, granted, &|| true).await;
+            let repeated = again.call(call, known, granted, &no_fence()).await;
             ensure!(!pure || repeated == *outcome, "{:?}, asked again, answers {repeated:?}", called.call);
         }
         Ok(())
@@ -368,7 +368,8 @@ impl<'a> Living<'a> {
         let call = &called.call;
         let reads = !matches!(call, Call::Create(_) | Call::Update(..) | Call::Delete(_));
         let before = self.changes();
-        let asked = guest.call(call.clone(), called.known.clone(), called.granted.clone(), &|| true);
+        let fence = no_fence();
+        let asked = guest.call(call.clone(), called.known.clone(), called.granted.clone(), &fence);
         let outcome = tokio::select! {
             outcome = asked => Some(outcome),
             () = self.setting.proxy.killed() => None,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use capstan_core::contract::ProviderError;
-use capstan_core::turn::Reply;
+use capstan_core::turn::{Reply, no_fence};
 
 use super::case::Reference;
 use super::life::{Called, Life, Living};
@@ -67,7 +67,7 @@ async fn error_is_told(setting: &Setting<'_>, called: &Called, fault: Fault) -> 
     let before = setting.proxy.look(<[_]>::len);
     let mut guest = setting.component.begin((*called.input).clone(), &setting.gateway()).await?;
     let Called { call, known, granted, .. } = called.clone();
-    let reply = guest.call(call, known, granted, &|| true).await.reply;
+    let reply = guest.call(call, known, granted, &no_fence()).await.reply;
     setting.proxy.set(fault::calm());
     if setting.proxy.look(<[_]>::len) == before {
         // It asked nothing: what it says, it knows.

@@ -12,7 +12,7 @@ use capstan_core::contract::{
     Absence, Choice, Duty, Granted, KnownPart, MachineFacts, MachinePhase, Observed, Ownership, Part, Presence,
     Progress, ProviderError, Reason, Served,
 };
-use capstan_core::turn::{Call, Outcome, Reply, TurnInput};
+use capstan_core::turn::{Call, Fence, Outcome, Reply, TurnInput};
 use capstan_gateway::{Chunk, Declared, Gateway, HttpError, Limits, Method, Request, Response, Session, TurnScope};
 use capstan_testkit::Schedule;
 use capstan_testkit::conformance::{Access, Component, Extent, Guest, Life, Server, ServerStarts, Suite};
@@ -111,7 +111,7 @@ impl Guest for Turn {
         call: Call,
         known: BTreeMap<String, KnownPart>,
         _: Granted,
-        may_change: &(dyn Fn() -> bool + Sync),
+        may_change: &Fence,
     ) -> Outcome {
         self.session.begin_call();
         let changes = matches!(call, Call::Create(_) | Call::Update(..) | Call::Delete(_));
