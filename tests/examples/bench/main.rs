@@ -82,7 +82,7 @@ async fn measure(servers: &[Server; 2], kind: Kind, rounds: usize, report: &mut 
     }
     for round in 0..rounds {
         // Who is first takes turns.
-        let order = if round % 2 == 0 { [0, 1] } else { [1, 0] };
+        let order = if round.is_multiple_of(2) { [0, 1] } else { [1, 0] };
         for of in order {
             let Some(server) = servers.get(of) else { continue };
             let name = |what: &str| format!("{what}, {}", kind.name());
