@@ -10,6 +10,7 @@ mod definitions;
 mod deletion;
 mod documents;
 mod field_cases;
+mod hooks;
 mod listing;
 mod normal;
 mod objects;

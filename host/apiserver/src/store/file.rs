@@ -4,6 +4,7 @@
 //! revisions they reach are one transaction, so a kill at any instant leaves the state of some revision, whole.
 
 use super::StoreError;
+use super::seal::{self, Keys};
 use bytes::Bytes;
 use redb::{ReadableDatabase, ReadableTable, TableDefinition};
 use std::collections::BTreeMap;
@@ -49,6 +50,7 @@ pub(super) struct File {
     sender: Mutex<Option<Sender<Message>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
     failure: Arc<OnceLock<StoreError>>,
+    keys: Option<Arc<Keys>>,
 }
 
 impl std::fmt::Debug for File {
@@ -63,7 +65,7 @@ pub(super) fn row(store: &str, collection: &str, namespace: &str, name: &str) ->
 }
 
 impl File {
-    pub fn open(path: &Path) -> Result<File, StoreError> {
+    pub fn open(path: &Path, keys: Option<Keys>) -> Result<File, StoreError> {
         let failed = |why: redb::Error| StoreError::Open { path: path.to_owned(), why: Arc::new(why) };
         // Secrets are in it: nobody but the owner may read it.
         let mut options = std::fs::OpenOptions::new();
@@ -80,13 +82,19 @@ impl File {
         let database =
             redb::Builder::new().set_cache_size(CACHE_BYTES).create_with_backend(backend).map_err(in_use_or)?;
         let begin = database.begin_write().map_err(|e| failed(e.into()))?;
-        begin.open_table(OBJECTS).map_err(|e| failed(e.into()))?;
+        {
+            let mut objects = begin.open_table(OBJECTS).map_err(|e| failed(e.into()))?;
+            if let Some(keys) = &keys {
+                seal_all(path, &mut objects, keys)?;
+            }
+        }
         begin.open_table(REVISIONS).map_err(|e| failed(e.into()))?;
         begin.commit().map_err(|e| failed(e.into()))?;
-        let database = Arc::new(database);
+        let (database, keys) = (Arc::new(database), keys.map(Arc::new));
         let (sender, receiver) = channel();
         let failure = Arc::new(OnceLock::new());
-        let writer = Writer { path: path.to_owned(), database: database.clone(), failure: failure.clone() };
+        let writer =
+            Writer { path: path.to_owned(), database: database.clone(), failure: failure.clone(), keys: keys.clone() };
         let thread = std::thread::Builder::new()
             .name("store".into())
             .spawn(move || writer.run(&receiver))
@@ -97,6 +105,7 @@ impl File {
             sender: Mutex::new(Some(sender)),
             thread: Mutex::new(Some(thread)),
             failure,
+            keys,
         })
     }
 
@@ -131,7 +140,7 @@ impl File {
     /// Reads one store.
     pub fn load(&self, store: &str) -> Result<Loaded, StoreError> {
         let database = self.database()?;
-        let read = || -> Result<Loaded, redb::Error> {
+        let read = || -> Result<(u64, Vec<(Vec<u8>, Vec<u8>)>), redb::Error> {
             let transaction = database.begin_read()?;
             let revision = transaction.open_table(REVISIONS)?.get(store)?.map(|r| r.value()).unwrap_or(0);
             let table = transaction.open_table(OBJECTS)?;
@@ -139,12 +148,18 @@ impl File {
             let mut rows = Vec::new();
             for entry in table.range(from.as_slice()..to.as_slice())? {
                 let (key, json) = entry?;
-                let collection = key.value().split(|byte| *byte == 0).nth(1).unwrap_or_default();
-                rows.push((String::from_utf8_lossy(collection).into_owned(), json.value().to_vec()));
+                rows.push((key.value().to_vec(), json.value().to_vec()));
             }
-            Ok(Loaded { revision, rows })
+            Ok((revision, rows))
         };
-        read().map_err(|why| StoreError::Read { path: self.path.clone(), why: Arc::new(why) })
+        let (revision, rows) =
+            read().map_err(|why| StoreError::Read { path: self.path.clone(), why: Arc::new(why) })?;
+        let opened = rows.into_iter().map(|(row, value)| {
+            let value = seal::open(self.keys.as_deref(), &row, value);
+            let value = value.map_err(|what| StoreError::Sealed { path: self.path.clone(), what })?;
+            Ok((String::from_utf8_lossy(collection_of(&row)).into_owned(), value))
+        });
+        Ok(Loaded { revision, rows: opened.collect::<Result<_, StoreError>>()? })
     }
 
     /// Queues a change; the store's durable revision tells when it is in the file.
@@ -187,6 +202,34 @@ impl Drop for File {
     }
 }
 
+/// The collection of a row.
+fn collection_of(row: &[u8]) -> &[u8] {
+    row.split(|byte| *byte == 0).nth(1).unwrap_or_default()
+}
+
+/// Encrypts what is not encrypted under the key that writes.
+fn seal_all(
+    path: &Path,
+    objects: &mut redb::Table<'_, &'static [u8], &'static [u8]>,
+    keys: &Keys,
+) -> Result<(), StoreError> {
+    let failed = |why: redb::Error| StoreError::Read { path: path.to_owned(), why: Arc::new(why) };
+    let sealed = |what: &'static str| StoreError::Sealed { path: path.to_owned(), what };
+    let mut stale = Vec::new();
+    for entry in objects.iter().map_err(|error| failed(error.into()))? {
+        let (row, value) = entry.map_err(|error| failed(error.into()))?;
+        if collection_of(row.value()) == seal::COLLECTION.as_bytes() && !keys.is_current(value.value()) {
+            stale.push((row.value().to_vec(), value.value().to_vec()));
+        }
+    }
+    for (row, value) in stale {
+        let value = seal::open(Some(keys), &row, value).map_err(sealed)?;
+        let value = keys.seal(&row, &value).ok_or_else(|| sealed("the system has no random numbers"))?;
+        objects.insert(row.as_slice(), value.as_slice()).map_err(|error| failed(error.into()))?;
+    }
+    Ok(())
+}
+
 fn prefix(store: &str) -> (Vec<u8>, Vec<u8>) {
     let mut from = store.as_bytes().to_vec();
     let mut to = from.clone();
@@ -206,6 +249,7 @@ struct Writer {
     path: PathBuf,
     database: Arc<redb::Database>,
     failure: Arc<OnceLock<StoreError>>,
+    keys: Option<Arc<Keys>>,
 }
 
 impl Writer {
@@ -261,7 +305,14 @@ impl Writer {
                 let mut reached: BTreeMap<&str, u64> = BTreeMap::new();
                 for write in writes {
                     match &write.json {
-                        Some(json) => drop(objects.insert(write.row.as_slice(), json.as_ref())?),
+                        Some(json) => match self.keys.as_ref().filter(|_| &*write.collection == seal::COLLECTION) {
+                            None => drop(objects.insert(write.row.as_slice(), json.as_ref())?),
+                            Some(keys) => {
+                                let none = || redb::Error::Io(std::io::Error::other("a Secret cannot be encrypted"));
+                                let sealed = keys.seal(&write.row, json).ok_or_else(none)?;
+                                drop(objects.insert(write.row.as_slice(), sealed.as_slice())?);
+                            }
+                        },
                         None => drop(objects.remove(write.row.as_slice())?),
                     }
                     let revision = reached.entry(write.store.name()).or_default();

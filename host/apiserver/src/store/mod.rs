@@ -7,12 +7,14 @@ mod database;
 mod file;
 mod history;
 mod object;
+mod seal;
 
 pub use database::{Database, StoreError};
 pub use history::HistoryLimit;
 pub(crate) use history::{Event, EventKind};
 pub use object::Key;
 pub(crate) use object::{Draft, Form, Object, Owner};
+pub use seal::Keys;
 
 use history::History;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
