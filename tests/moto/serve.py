@@ -2,23 +2,30 @@
 
 Prints one line of JSON when it is up: `url`, `control`, `keys` (name -> access key id and secret), `image`, `bucket`, `given`
 (a VPC with a subnet, a group and a target group, for machines without a cluster). `--open` leaves
-the checks out, for tests that do not sign. A user may do what `policy.json` beside this file allows: the policy of
-docs/providers/aws.md; the user `nobody` may do nothing.
+the checks out, for tests that do not sign; with `--remember` nothing is asked twice (see Memory; then only /left and /clear of
+`control` may be used). A user may do what `policy.json` beside this file allows: the policy of
+docs/providers/aws.md, and may give its instances the profiles that examples/aws.yaml names; the user `nobody` may do nothing.
 
 moto lacks what a provider's safety rests on, so a layer before it adds:
 - client tokens: RunInstances, CreateNatGateway and CreateRouteTable with a token that was used give what that request made;
   with other parameters IdempotentParameterMismatch, after the instance's end IdempotentInstanceTerminated;
-- user data over 16,384 bytes, duplicate listeners and load-balancer names, security groups and subnets in use: refused;
+- keys that are Inactive, user data over 16,384 bytes, duplicate listeners and load-balancer names, security groups and subnets in use: refused;
 - faults that a test asks for.
 
 `control` is plain HTTP, for the test only: GET /left lists what was not there in the beginning, POST /clear takes it away,
 GET /instances tells of instances and their user data, POST /fault {"action", "status", "code", "times"} makes the next requests fail,
 POST /instance/{id}/{state} changes an instance's state as AWS would by itself, POST /draining/{on|off} keeps deregistered targets in
-sight.
+sight. For scenarios (the account may be left out; it is the first one's then): GET /shown tells what runs and what leads to it, GET
+/data/{instance} its user data, GET /made/{account} lists what is there beside the beginning with all that AWS makes, POST
+/account/{id} makes another account with such users, POST /aws {"account", "user", "service", "operation", "params"} sends a request
+that a user signs: `admin` may do everything, `node` what the instance profiles may. GET /requests lists actions and how they ended, POST
+/end/{action}/{key} makes a key Inactive as soon as the next such request has been carried out.
 """
 
 import base64
+import functools
 import hashlib
+import io
 import json
 import os
 import re
@@ -33,10 +40,15 @@ os.environ.update({
     'MOTO_ENABLE_AMI_VALIDATION': 'true', 'MOTO_EC2_ENABLE_INSTANCE_TYPE_VALIDATION': 'true',
     'MOTO_ENABLE_KEYPAIR_VALIDATION': 'true', 'AWS_DEFAULT_REGION': 'us-east-1'})
 
+import boto3  # noqa: E402
+from botocore.config import Config  # noqa: E402
+from botocore.exceptions import BotoCoreError, ClientError  # noqa: E402
+from moto import backends  # noqa: E402
+from moto.core import responses, utils  # noqa: E402
 from moto.ec2.models import ec2_backends  # noqa: E402
 from moto.elb.models import elb_backends  # noqa: E402
 from moto.elbv2.models import elbv2_backends  # noqa: E402
-from moto.iam.models import iam_backends  # noqa: E402
+from moto.iam.models import get_account_id_from, iam_backends  # noqa: E402
 from moto.moto_api._internal import mock_random  # noqa: E402
 from moto.moto_server.werkzeug_app import (  # noqa: E402
     DomainDispatcherApplication, MotoRequestHandler, create_backend_app)
@@ -45,24 +57,42 @@ from moto.secretsmanager.models import secretsmanager_backends  # noqa: E402
 from moto.ssm.models import ssm_backends  # noqa: E402
 from werkzeug.serving import make_server  # noqa: E402
 
+from memory import Memory  # noqa: E402
+
+# moto looks these up anew for each request, which costs a third of its time.
+backends.list_of_moto_modules = functools.lru_cache(lambda find=backends.list_of_moto_modules: frozenset(find()))
+utils.method_names_from_class = functools.lru_cache(None)(utils.method_names_from_class)
+responses.method_names_from_class = utils.method_names_from_class
+
 ACCOUNT, REGION, BUCKET = '123456789012', 'us-east-1', 'capstan-test'
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
-def backend(backends, region=REGION):
-    return backends[ACCOUNT][region]
+PROFILES = ['control-plane.cluster-api-provider-aws.sigs.k8s.io', 'nodes.cluster-api-provider-aws.sigs.k8s.io']
+# What the instance profiles let a machine do: docs/providers/aws.md. moto asks for rights on everything, not on the one thing.
+NODE = json.dumps({'Version': '2012-10-17', 'Statement': [
+    {'Effect': 'Allow', 'Resource': '*', 'Action': ['secretsmanager:GetSecretValue', 'ssm:GetParameter', 's3:GetObject']}]})
+ADMIN = json.dumps({'Version': '2012-10-17', 'Statement': [{'Effect': 'Allow', 'Action': '*', 'Resource': '*'}]})
 
 
 class Cloud:
-    """moto's own state, past its API."""
+    """moto's own state of an account, past its API."""
 
-    def __init__(self):
+    def __init__(self, account=ACCOUNT):
+        self.account = account
+
+        def backend(backends):
+            return backends[account][REGION]
         self.ec2, self.elb, self.nlb = backend(ec2_backends), backend(elb_backends), backend(elbv2_backends)
-        self.secrets, self.ssm, self.s3 = backend(secretsmanager_backends), backend(ssm_backends), s3_backends[ACCOUNT]['aws']
-        self.s3.create_bucket(BUCKET, REGION)
+        self.secrets, self.ssm, self.s3 = backend(secretsmanager_backends), backend(ssm_backends), s3_backends[account]['aws']
+        self.iam = iam_backends[account]['aws']
+        if account == ACCOUNT:
+            self.s3.create_bucket(BUCKET, REGION)
         self.image = self.register_image()
         self.given = self.given_network()
         self.first = set(self.listing())
+        self.kept = {key for store in self.stores() for key in store}
+        self.kept |= {address.allocation_id for address in self.ec2.addresses}
 
     def register_image(self):
         image = self.ec2.register_image(name='capa-ami-ubuntu-24.04-v1.34.1-1750000000', description='test')
@@ -143,6 +173,47 @@ class Cloud:
                 found[('object', key)] = key
         return found
 
+    def others(self):
+        """What is there of the kinds of EC2 and IAM that nobody here makes: attribute and key."""
+        known = {'reservations', 'tags', 'volumes', 'groups', 'vpcs', 'vpc_end_points', 'subnets', 'subnet_associations', 'enis',
+                 'route_tables', 'internet_gateways', 'key_pairs', 'network_acls', 'nat_gateways', 'attachments'}
+        found = set()
+        for kind, things in list(vars(self.ec2).items()) + list(vars(self.iam).items()):
+            if isinstance(things, dict) and kind not in known:
+                found |= {(kind, str(key)) for key in list(things)}
+        return found
+
+    def made(self):
+        """All that was not there in the beginning, and what AWS made with it."""
+        # moto keeps the default access list of a VPC that is gone; AWS does not.
+        gone = {('network-acl', name) for name, acl in self.ec2.network_acls.items()
+                if acl.default in (True, 'true') and acl.vpc_id not in self.ec2.vpcs}
+        new = ['{0} {1}'.format(kind, name or key) for (kind, key), name in self.listing().items()
+               if (kind, key) not in self.first | gone]
+        return sorted(new + ['{0} {1}'.format(*other) for other in self.others() - self.at_first])
+
+    def shown(self):
+        """What a hypervisor and the DNS see."""
+        states = {i.id: i for i in self.instances()}
+        instances = [{
+            'id': i.id, 'state': i._state.name, 'zone': i._placement.zone, 'address': i.private_ip, 'host': i.private_dns_name,
+            'type': i.instance_type, 'account': self.account} for i in states.values()]
+        balancers = []
+        for balancer in self.nlb.load_balancers.values():
+            listeners = []
+            for listener in balancer.listeners.values():
+                groups = [self.nlb.target_groups.get(action.data.get('TargetGroupArn')) for action in listener.default_actions]
+                listeners.append({'port': int(listener.port), 'targets': [
+                    {'instance': target['Id'], 'port': int(target['Port'])}
+                    for group in groups if group for target in group.targets.values()]})
+            balancers.append({'name': balancer.dns_name, 'listeners': listeners})
+        for balancer in self.elb.load_balancers.values():
+            balancers.append({'name': balancer.dns_name, 'listeners': [
+                {'port': int(listener.load_balancer_port), 'targets': [
+                    {'instance': instance, 'port': int(listener.instance_port)} for instance in balancer.instance_ids]}
+                for listener in balancer.listeners]})
+        return {'instances': instances, 'balancers': balancers}
+
     def left(self):
         new = {key: name for key, name in self.listing().items() if key not in self.first}
         # What AWS makes with a VPC goes with it.
@@ -156,25 +227,34 @@ class Cloud:
         for name, acl in self.ec2.network_acls.items():
             if acl.default in (True, 'true'):
                 new.pop(('network-acl', name), None)
-        return sorted('{0} {1}'.format(kind, re.sub(r'[0-9a-f]{32}', '*', name)) for (kind, _), name in new.items())
+        # Owner keys in secrets' names, and hashes of them at the end of load balancers'.
+        key = re.compile(r'[0-9a-f]{32}|(?<=-)[0-9a-f]{6}$')
+        return sorted('{0} {1}'.format(kind, key.sub('*', name)) for (kind, _), name in new.items())
+
+    def stores(self):
+        """All that grows, by key: dicts, and dicts of dicts."""
+        ec2 = self.ec2
+        flat = [ec2.reservations, ec2.vpcs, ec2.internet_gateways, ec2.route_tables, ec2.network_acls, ec2.nat_gateways,
+                ec2.volumes, ec2.enis, ec2.key_pairs, ec2.vpc_end_points, ec2.tags, self.nlb.load_balancers,
+                self.nlb.target_groups, self.elb.load_balancers, self.ssm._parameters]
+        return flat + [ec2.subnets, ec2.groups] + list(ec2.subnets.values()) + list(ec2.groups.values())
 
     def clear(self):
-        ec2, new = self.ec2, [key for key in self.listing() if key not in self.first]
-        for reservation in ec2.reservations.values():
-            for instance in reservation.instances:
-                instance._state.name, instance._state.code = 'terminated', 48
-        names = {name for _, name in new}
-        for things in [ec2.vpcs, ec2.internet_gateways, ec2.route_tables, ec2.network_acls, ec2.nat_gateways, ec2.volumes,
-                       ec2.enis, self.nlb.load_balancers, self.nlb.target_groups, self.elb.load_balancers,
-                       self.ssm._parameters]:
-            for name in [name for name in things if name in names]:
-                del things[name]
-        for nested in [ec2.subnets, ec2.groups]:
-            for things in nested.values():
-                for name in [name for name in things if name in names]:
-                    del things[name]
-        ec2.addresses[:] = [address for address in ec2.addresses if address.allocation_id not in names]
+        """All is as it was in the beginning; also what is dead and only still shown is gone."""
+        for store in self.stores():
+            for key in [key for key in store if key not in self.kept]:
+                del store[key]
+        self.ec2.addresses[:] = [address for address in self.ec2.addresses if address.allocation_id in self.kept]
+        for subnets in self.ec2.subnets.values():
+            for subnet in subnets.values():
+                subnet._unused_ips.clear()
+                subnet._subnet_ips.clear()
+                subnet._reserved_ips = set(subnet.aws_reserved_ips)
+                # Addresses are dealt from the first again.
+                type(subnet)._base_avail_ip_iterator.cache_clear()
         self.secrets.reset()
+        for group in self.nlb.target_groups.values():
+            group.targets.clear()
         for bucket in self.s3.buckets.values():
             for key in list(bucket.keys):
                 bucket.keys.pop(key)
@@ -188,15 +268,24 @@ class Cloud:
         return False
 
 
-def users(policy):
-    """Users with keys: two that may do what the provider needs, one that may do nothing."""
-    iam, keys = iam_backends[ACCOUNT]['aws'], {}
-    for name in ['provider', 'second', 'nobody']:
+def users(cloud, policy):
+    """Users with keys: two that may do what the provider needs, one that may do nothing, a machine, and somebody who may do all."""
+    iam, keys = cloud.iam, {}
+    for name in ['provider', 'second', 'nobody', 'node', 'admin']:
         iam.create_user(region_name=REGION, user_name=name, path='/')
-        if name != 'nobody':
+        if name in ('provider', 'second'):
             iam.put_user_policy(name, 'provider', policy)
+        elif name != 'nobody':
+            iam.put_user_policy(name, name, NODE if name == 'node' else ADMIN)
         key = iam.create_access_key(name)
         keys[name] = {'id': key.access_key_id, 'secret': key.secret_access_key}
+    for name in PROFILES:
+        iam.create_role(name, '{}', '/', None, '', [], '3600')
+        iam.create_instance_profile(name, '/', [name])
+        pass_role = {'Effect': 'Allow', 'Action': 'iam:PassRole', 'Resource': 'arn:aws:iam::*:role/' + name}
+        for user in ('provider', 'second'):
+            iam.put_user_policy(user, name, json.dumps({'Version': '2012-10-17', 'Statement': [pass_role]}))
+    cloud.at_first, cloud.keys = cloud.others(), keys
     return keys
 
 
@@ -212,8 +301,15 @@ class Layer:
     TOKENS = ('RunInstances', 'CreateNatGateway', 'CreateRouteTable')
 
     def __init__(self, app, cloud):
-        self.app, self.cloud, self.lock = app, cloud, threading.Lock()
-        self.tokens, self.faults, self.draining, self.keep = {}, [], {}, False
+        self.app, self.clouds, self.lock = app, {cloud.account: cloud}, threading.Lock()
+        self.tokens, self.faults, self.draining, self.keep, self.requests = {}, [], {}, False, []
+        # Keys that become Inactive when such a request has been carried out.
+        self.ends = {}
+
+    def cloud_of(self, environ):
+        """The account that a request is signed for."""
+        key = environ.get('HTTP_AUTHORIZATION', '').partition('Credential=')[2].split('/')[0]
+        return key, self.clouds.get(get_account_id_from(key), self.clouds[ACCOUNT])
 
     def __call__(self, environ, start_response):
         length = int(environ.get('CONTENT_LENGTH') or 0)
@@ -222,22 +318,45 @@ class Layer:
         if 'form-urlencoded' in environ.get('CONTENT_TYPE', ''):
             fields = dict(parse_qsl(body.decode('utf-8', 'replace'), keep_blank_values=True))
         action = fields.get('Action') or environ.get('HTTP_X_AMZ_TARGET', '').rsplit('.', 1)[-1]
-        from io import BytesIO
-        environ['wsgi.input'] = BytesIO(body)
+        environ['wsgi.input'] = io.BytesIO(body)
+        key, cloud = self.cloud_of(environ)
+        request = {'action': action or '{0} {1}'.format(environ['REQUEST_METHOD'], environ['PATH_INFO']), 'key': key,
+                   'fields': {name: value for name, value in fields.items() if name != 'UserData'}}
+
+        def respond(status, headers, exc_info=None):
+            request['status'] = int(status.split(' ')[0])
+            return start_response(status, headers, exc_info)
         with self.lock:
-            refusal = self.refuse(action, fields)
+            self.requests.append(request)
+            refusal = self.inactive(cloud, key) or self.refuse(cloud, action, fields)
             if refusal is None:
-                return self.carry_out(environ, start_response, action, fields)
+                answer = self.carry_out(cloud, environ, respond, action, fields)
+                if action in self.ends:
+                    cloud.iam.access_keys[self.ends.pop(action)].status = 'Inactive'
+                return answer
         status, text = refusal
-        start_response('{0} Refused'.format(status), [('Content-Type', 'text/xml'), ('Content-Length', str(len(text)))])
+        respond('{0} Refused'.format(status), [('Content-Type', 'text/xml'), ('Content-Length', str(len(text)))])
         return [text]
 
-    def refuse(self, action, fields):
+    @staticmethod
+    def inactive(cloud, key):
+        known = cloud.iam.access_keys.get(key)
+        if known is not None and known.status == 'Inactive':
+            return fault(401, 'AuthFailure', 'AWS was not able to validate the provided access credentials')
+        return None
+
+    def clear(self):
+        for cloud in self.clouds.values():
+            cloud.clear()
+        for kept in (self.tokens, self.draining, self.faults, self.requests):
+            kept.clear()
+
+    def refuse(self, cloud, action, fields):
         for wanted in self.faults:
             if wanted['action'] == action and wanted['times'] > 0:
                 wanted['times'] -= 1
                 return fault(wanted['status'], wanted['code'], 'as the test asked')
-        ec2, nlb = self.cloud.ec2, self.cloud.nlb
+        ec2, nlb = cloud.ec2, cloud.nlb
         if action == 'RunInstances':
             size = len(base64.b64decode(fields.get('UserData', '')))
             if size > 16384:
@@ -249,11 +368,11 @@ class Layer:
                     rules = other.ingress_rules + other.egress_rules
                     if other.id != group and any(r.source_group.get('GroupId') == group for r in rules):
                         return fault(400, 'DependencyViolation', '{0} has a dependent object'.format(group))
-            if any(g.id == group for i in self.cloud.live() for n in i.nics.values() for g in n.group_set):
+            if any(g.id == group for i in cloud.live() for n in i.nics.values() for g in n.group_set):
                 return fault(400, 'DependencyViolation', '{0} has a dependent object'.format(group))
         if action == 'DeleteSubnet':
             subnet = fields.get('SubnetId')
-            used = [i.id for i in self.cloud.live() if i.subnet_id == subnet]
+            used = [i.id for i in cloud.live() if i.subnet_id == subnet]
             used += [g.id for g in ec2.nat_gateways.values() if g.subnet_id == subnet and g.state == 'available']
             used += [b.name for b in nlb.load_balancers.values() if subnet in b.subnets]
             if used:
@@ -279,17 +398,17 @@ class Layer:
                 if any(arn in str(one.default_actions) for one in balancer.listeners.values()):
                     return fault(400, 'ResourceInUse', 'a listener leads to it')
         if action == 'RegisterTargets':
-            state = {i.id: i._state.name for i in self.cloud.instances()}
+            state = {i.id: i._state.name for i in cloud.instances()}
             if state.get(fields.get('Targets.member.1.Id')) != 'running':
                 return fault(400, 'InvalidTarget', 'the instance is not in a state to be registered')
         return None
 
-    def carry_out(self, environ, start_response, action, fields):
+    def carry_out(self, cloud, environ, start_response, action, fields):
         token = fields.get('ClientToken')
         if action not in self.TOKENS or not token:
             return self.drain(environ, start_response, action, fields)
         same = hashlib.sha256(repr(sorted(fields.items())).encode()).hexdigest()
-        known = self.tokens.get((action, token))
+        known = self.tokens.get((cloud.account, action, token))
         if known is None:
             seen = {}
 
@@ -298,12 +417,12 @@ class Layer:
                 return start_response(status, headers, exc_info)
             text = b''.join(self.app(environ, note))
             if seen['status'].startswith('200'):
-                self.tokens[(action, token)] = (same, seen['headers'], text)
+                self.tokens[(cloud.account, action, token)] = (same, seen['headers'], text)
             return [text]
         digest, headers, text = known
         if digest != same:
             status, text = fault(400, 'IdempotentParameterMismatch', 'the token was used with other parameters')
-        elif action == 'RunInstances' and not any(i.id.encode() in text for i in self.cloud.live()):
+        elif action == 'RunInstances' and not any(i.id.encode() in text for i in cloud.live()):
             status, text = fault(400, 'IdempotentInstanceTerminated', 'the instance of this token is terminated')
         else:
             start_response('200 OK', headers)
@@ -330,7 +449,23 @@ class Layer:
         return chunks
 
 
-def control(cloud, layer):
+def as_user(url, cloud, body):
+    """A request as a user of the account sends it: the answer and a status."""
+    keys = cloud.keys[body.get('user', 'admin')]
+    client = boto3.client(
+        body['service'], endpoint_url=url, region_name=REGION, aws_access_key_id=keys['id'],
+        aws_secret_access_key=keys['secret'], config=Config(retries={'total_max_attempts': 1}))
+    try:
+        answer = getattr(client, body['operation'])(**body.get('params', {}))
+    except (BotoCoreError, ClientError) as problem:
+        return {'error': str(problem)}, 400
+    answer.pop('ResponseMetadata', None)
+    # Bytes as the AWS CLI shows them.
+    return json.loads(json.dumps(
+        answer, default=lambda it: base64.b64encode(it).decode() if isinstance(it, bytes) else str(it))), 200
+
+
+def control(cloud, layer, memory, url, policy):
     class Handler(BaseHTTPRequestHandler):
         def log_message(self, *_):
             pass
@@ -344,8 +479,23 @@ def control(cloud, layer):
             self.wfile.write(text)
 
         def do_GET(self):
-            if self.path == '/left':
-                return self.answer(cloud.left())
+            parts = self.path.strip('/').split('/')
+            clouds = layer.clouds
+            if memory and parts == ['left']:
+                return self.answer(memory.left(cloud.left))
+            if parts[0] in ('left', 'made'):
+                with layer.lock:
+                    one = clouds[parts[1]] if len(parts) > 1 else cloud
+                    return self.answer(getattr(one, parts[0])())
+            if parts == ['shown']:
+                with layer.lock:
+                    all_shown = [one.shown() for one in clouds.values()]
+                return self.answer({kind: [it for shown in all_shown for it in shown[kind]] for kind in ('instances', 'balancers')})
+            if parts[0] == 'data':
+                found = [i.user_data for one in clouds.values() for i in one.instances() if i.id == parts[1]]
+                return self.answer(str(found[0] or ''))
+            if parts == ['requests']:
+                return self.answer(list(layer.requests))
             if self.path == '/instances':
                 return self.answer([{
                     'id': i.id, 'state': i._state.name, 'zone': i._placement.zone, 'address': i.private_ip,
@@ -357,14 +507,22 @@ def control(cloud, layer):
             length = int(self.headers.get('Content-Length') or 0)
             body = json.loads(self.rfile.read(length) or b'{}')
             parts = self.path.strip('/').split('/')
+            if memory and parts == ['clear']:
+                memory.clear()
+                return self.answer({})
+            if parts == ['aws']:
+                return self.answer(*as_user(url, layer.clouds[body.get('account', ACCOUNT)], body))
             with layer.lock:
+                if parts[0] == 'account':
+                    other = layer.clouds.setdefault(parts[1], Cloud(parts[1]))
+                    return self.answer({'keys': users(other, policy), 'image': other.image})
                 if parts == ['clear']:
-                    cloud.clear()
-                    layer.tokens.clear()
-                    layer.draining.clear()
-                    del layer.faults[:]
+                    layer.clear()
                 elif parts == ['fault']:
+                    layer.faults[:] = [one for one in layer.faults if body.get('times') or one['action'] != body['action']]
                     layer.faults.append({'status': 503, 'times': 1, **body})
+                elif parts[0] == 'end':
+                    layer.ends[parts[1]] = parts[2]
                 elif parts[0] == 'draining':
                     layer.keep = parts[1] == 'on'
                 elif parts[0] == 'instance':
@@ -385,15 +543,18 @@ def main():
     mock_random.seed(1)
     cloud = Cloud()
     with open(os.path.join(HERE, 'policy.json'), encoding='utf-8') as policy:
-        keys = users(policy.read())
+        policy = policy.read()
+    keys = users(cloud, policy)
     app = DomainDispatcherApplication(create_backend_app)
     layer = Layer(app, cloud)
-    server = make_server('127.0.0.1', 0, layer, threaded=True, request_handler=Quiet)
+    memory = Memory(layer, layer.clear) if '--remember' in sys.argv else None
+    server = make_server('127.0.0.1', 0, memory or layer, threaded=True, request_handler=Quiet)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    side = ThreadingHTTPServer(('127.0.0.1', 0), control(cloud, layer))
+    url = 'http://127.0.0.1:{0}'.format(server.server_port)
+    side = ThreadingHTTPServer(('127.0.0.1', 0), control(cloud, layer, memory, url, policy))
     threading.Thread(target=side.serve_forever, daemon=True).start()
     print(json.dumps({
-        'url': 'http://127.0.0.1:{0}'.format(server.server_port),
+        'url': url,
         'control': 'http://127.0.0.1:{0}'.format(side.server_port),
         'keys': keys, 'image': cloud.image, 'bucket': BUCKET, 'given': cloud.given}), flush=True)
     # Whoever started it has ended when its pipe has.

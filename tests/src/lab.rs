@@ -1,9 +1,10 @@
 //! A network of a test's own, where private addresses lead to this computer and to nobody else.
 //!
 //! A scenario can then use the addresses of its example as they are, machines listen on those they were given, and neither
-//! two runs nor a real network get into each other's way. It is a network namespace, which root can make, and others where
-//! the kernel lets them be root of a namespace of their own.
+//! two runs nor a real network get into each other's way. Names can be given to addresses there, as a DNS would. It is a network
+//! and a mount namespace, which root can make, and others where the kernel lets them be root of a namespace of their own.
 
+use std::net::Ipv4Addr;
 use std::os::unix::fs::MetadataExt as _;
 use std::process::{Command, Stdio};
 
@@ -14,8 +15,12 @@ use crate::plane::skip;
 /// Names the test that is run inside.
 const INSIDE: &str = "CAPSTAN_TEST_LAB";
 
-/// Makes all addresses of the networks ours, then becomes the test.
+/// Where names have their addresses.
+const NAMES: &str = "/etc/hosts";
+
+/// Makes all addresses of the networks ours, and the list of names one that nobody else sees, then becomes the test.
 const SET_UP: &str = r#"ip link set lo up || exit 97
+mount -t tmpfs tmpfs /mnt && cp /etc/hosts /mnt/hosts && mount --bind /mnt/hosts /etc/hosts && umount /mnt || exit 97
 for network in $NETWORKS; do ip route add local "$network" dev lo || exit 97; done
 exec "$0" "$@""#;
 
@@ -52,10 +57,21 @@ pub fn enter(name: &str, networks: &[&str]) -> Result<bool> {
     Ok(false)
 }
 
+/// Gives names to addresses, and takes away those that were given before. Only inside.
+///
+/// # Errors
+/// When this is no network of a test's own.
+pub fn name(names: &[(String, Ipv4Addr)]) -> Result<()> {
+    ensure!(std::env::var_os(INSIDE).is_some(), "names are given in a network of the test's own only");
+    let listed: String = names.iter().map(|(name, address)| format!("{address} {name}\n")).collect();
+    // In its place: it is mounted there.
+    std::fs::write(NAMES, format!("127.0.0.1 localhost\n{listed}")).context("write the list of names")
+}
+
 /// A command in a network of its own; what it is comes behind.
 fn unshare(networks: &[&str]) -> Command {
     let mut command = Command::new("unshare");
-    command.arg("--net");
+    command.args(["--net", "--mount"]);
     if !std::fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0) {
         command.args(["--user", "--map-root-user"]);
     }

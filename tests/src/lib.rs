@@ -3,16 +3,21 @@
 
 pub mod authority;
 pub mod docker;
+pub mod ec2;
 pub mod fakepve;
 pub mod http;
 pub mod hypervisor;
 pub mod lab;
 pub mod machines;
+pub mod moto;
+pub mod nocloud;
 pub mod plane;
 pub mod real;
 pub mod secrets;
+pub mod site;
 pub mod stage;
 pub mod witness;
+pub mod workers;
 
 pub use plane::{BackEnd, Plane, Up};
 

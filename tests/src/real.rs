@@ -94,6 +94,8 @@ impl RealServer {
             &[
                 format!("--etcd-servers=http://127.0.0.1:{client}"),
                 "--bind-address=127.0.0.1".to_owned(),
+                // Nobody goes there (RFC 5737), but without it an address is looked for, and a network of a test has no default route.
+                "--advertise-address=192.0.2.1".to_owned(),
                 format!("--secure-port={port}"),
                 "--tls-cert-file=tls.crt".to_owned(),
                 "--tls-private-key-file=tls.key".to_owned(),

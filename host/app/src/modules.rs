@@ -145,13 +145,14 @@ impl Registry {
         self.read(|state| state.seen.contains_key(name))
     }
 
-    /// The module that serves a kind, or the kind that a template is of.
+    /// The module that serves a kind, or the kind that a template is of; identities too.
     pub fn module_of(&self, group: &str, kind: &str) -> Option<Arc<Module>> {
         let of_template = kind.strip_suffix("Template").unwrap_or(kind);
         self.read(|state| {
             let serves = |loaded: &&Loaded| {
+                let kinds = &loaded.module.manifest().kinds;
                 let is = |wanted: &str| loaded.served.iter().any(|(k, of)| k == wanted && of.group == group);
-                is(kind) || is(of_template)
+                is(kind) || is(of_template) || kinds.group == group && kinds.identities.iter().any(|k| k == kind)
             };
             state.loaded.values().find(serves).map(|loaded| loaded.module.clone())
         })

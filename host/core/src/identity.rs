@@ -56,6 +56,10 @@ pub struct CredentialReference {
     /// The Secret holds keys with which requests are signed (AWS Signature Version 4).
     #[serde(default, skip_serializing_if = "is_false")]
     pub aws: bool,
+    /// Upstream's identity of the machine that a controller runs on, which there is none of here: who names it is taken as
+    /// one who names nothing.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub ambient: bool,
     /// Identities: where they name their Secret.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret: Option<String>,
@@ -109,7 +113,7 @@ impl CredentialReference {
 
     /// Whether its kind is one of the provider's own.
     pub fn is_identity(&self) -> bool {
-        self.kind != ENDPOINT && self.kind != SECRET
+        self.kind != ENDPOINT && self.kind != SECRET && !self.ambient
     }
 }
 
@@ -188,12 +192,15 @@ pub fn named<'a>(asked: &Asked<'a>, look: Look<'_>) -> Result<Option<Named<'a>>,
             let kinds: Vec<&str> = asked
                 .references
                 .iter()
-                .filter(|r| r.at == at && r.is_about(asked.endpoint))
+                .filter(|r| r.at == at && r.is_about(asked.endpoint) && !r.ambient)
                 .map(|r| r.kind.as_str())
                 .collect();
             let given = kind.map(|kind| format!(", but a kind {kind}")).unwrap_or_default();
             return Err(format!("{at} names no {}{given}", kinds.join(" or ")));
         };
+        if found.ambient {
+            continue;
+        }
         let own = asked.subject.namespace();
         if let Some(other) = text(value, "namespace").filter(|other| *other != own && !found.is_identity()) {
             return Err(format!(

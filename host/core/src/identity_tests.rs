@@ -10,6 +10,7 @@ fn references() -> Vec<CredentialReference> {
          "role": {"arn": "/spec/roleARN", "externalId": "/spec/externalID", "durationSeconds": "/spec/durationSeconds",
                   "policyARNs": "/spec/policyARNs", "endpoint": "sts"},
          "allowedNamespaces": "/spec/allowedNamespaces"},
+        {"at": "/spec/identityRef", "kind": "CloudAmbientIdentity", "ambient": true},
         {"at": "/spec/credentialsRef", "kind": "Secret", "endpoint": "api", "header": {"X-Token": "{token}"}}
     ]);
     serde_json::from_value(all).unwrap()
@@ -97,6 +98,8 @@ fn what_an_object_or_its_cluster_names_is_followed_to_a_secret_or_an_endpoint() 
     assert_eq!(find(&world, "api", &secret, None).unwrap(), "tenant/mine");
     assert_eq!(find(&world, "other", &secret, None).unwrap(), "nothing", "it is about another endpoint");
     assert_eq!(find(&world, "api", &machine, None).unwrap(), "nothing");
+    // Nothing is ambient here: who names such an identity has said nothing.
+    assert_eq!(by_identity(&world, "CloudAmbientIdentity", "default").unwrap(), "nothing");
 }
 
 #[test]
@@ -116,6 +119,15 @@ fn what_may_not_be_named_is_told_by_name() {
     assert!(find(&world, "api", &other, None).unwrap_err().contains("own namespace tenant"));
     let other = subject(json!({"identityRef": {"kind": "Endpoint", "name": "e", "namespace": "victim"}}));
     assert!(find(&world, "api", &other, None).unwrap_err().contains("Endpoint victim/e"));
+    let key = ObjectKey::new("g", "CloudRoleIdentity", "", "role");
+    world.edit(&key, |role| {
+        role.set("/spec/sourceIdentityRef", json!({"kind": "CloudAmbientIdentity", "name": "default"}))
+    });
+    let why = told(&world, "CloudRoleIdentity", "role");
+    assert!(why.contains("names a CloudAmbientIdentity at /spec/sourceIdentityRef, which is no identity"), "{why}");
+    world.edit(&key, |role| {
+        role.set("/spec/sourceIdentityRef", json!({"kind": "CloudStaticIdentity", "name": "static"}))
+    });
     // A source that the namespace may not use is none by way of a role either.
     let key = ObjectKey::new("g", "CloudStaticIdentity", "", "static");
     world.edit(&key, |identity| drop(identity.remove("/spec/allowedNamespaces")));

@@ -67,7 +67,7 @@ pub struct Intent {
     pub holder: String,
     /// What is known of it. Before the answer is on record, nothing is.
     pub effect: Effect,
-    /// Why it was refused, where that is what the answer said.
+    /// What was said against it: why it was refused, or what went wrong without it being known what came of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<Reason>,
 }

@@ -324,6 +324,7 @@ pub(crate) fn resolve(
             }
             Credential::read(&own.source, &own.data, scope.as_ref())?
         }
+        (None, None) if declared.signing.is_some() => return Err(unsigned(asker, declared)),
         (None, None) => Credential::None,
     };
     let granted = endpoints.granted_reads(asker.module);
@@ -352,6 +353,23 @@ fn lent(asker: &Asker<'_>, name: &str, origin: &Origin) -> String {
          names, is not used there: take spec.url from the Endpoint, give it a credential of its own, or let the operator set \
          endpoints.{name} of ProviderModule {}",
         asker.namespace, asker.module
+    )
+}
+
+/// Requests that have to be signed are not sent without a signature.
+fn unsigned(asker: &Asker<'_>, declared: &Declared) -> String {
+    let name = &declared.name;
+    let mut places: Vec<&str> = declared.credentials.iter().map(|c| c.at.as_str()).collect();
+    places.dedup();
+    let or = |at: &&str| {
+        let kinds = declared.credentials.iter().filter(|c| c.at == **at && !c.ambient).map(|c| c.kind.as_str());
+        format!(", or name one of {} at {at}", kinds.collect::<Vec<_>>().join(", "))
+    };
+    let named: String = places.iter().map(or).collect();
+    format!(
+        "endpoint {name:?} takes signed requests, and nothing says as whom: create an Endpoint {name} with a credential in \
+         namespace {}{named}",
+        asker.namespace
     )
 }
 

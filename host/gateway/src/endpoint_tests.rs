@@ -226,17 +226,29 @@ fn a_template_takes_its_variables_from_the_infrastructure_cluster() {
         signing: Some(Signing { service: "ec2".into(), region: "{region}".into() }),
         ..Declared::named("api")
     };
+    let open = Declared { signing: None, ..declared.clone() };
     let origin = |spec: Value| {
         let input = input(subject(json!({"region": "ignored"})), Some(spec));
-        find(&Table::default(), &declared, Some(&input)).map(|config| config.origin.to_string())
+        find(&Table::default(), &open, Some(&input)).map(|config| config.origin.to_string())
     };
     assert_eq!(origin(json!({"region": "eu-west-1"})).unwrap(), "https://ec2.eu-west-1.amazonaws.com");
     for bad in ["evil.example/", "a.b", "UP", "", "a@b", "169.254.169.254#"] {
         assert!(origin(json!({"region": bad})).unwrap_err().contains("/spec/region"), "{bad}");
     }
     let cluster = input(subject(json!({"region": "eu-north-1"})), None);
-    let config = find(&Table::default(), &declared, Some(&cluster)).unwrap();
+    let config = find(&Table::default(), &open, Some(&cluster)).unwrap();
     assert_eq!(config.origin.to_string(), "https://ec2.eu-north-1.amazonaws.com", "the subject is the cluster");
+    // What has to be signed is not sent without a signature.
+    let reference = |kind: &str, ambient: bool| CredentialReference {
+        at: "/spec/identityRef".into(),
+        kind: kind.into(),
+        ambient,
+        ..Default::default()
+    };
+    let credentials = vec![reference("Endpoint", false), reference("ControllerIdentity", true)];
+    let unsigned = find(&Table::default(), &Declared { credentials, ..declared.clone() }, Some(&cluster)).unwrap_err();
+    assert!(unsigned.contains("create an Endpoint api with a credential in namespace a"), "{unsigned}");
+    assert!(unsigned.ends_with("or name one of Endpoint at /spec/identityRef"), "{unsigned}");
     // A tenant supplies a credential only; service and region are the manifest's.
     let credential = CredentialSource {
         secret: ("a".into(), "aws".into()),

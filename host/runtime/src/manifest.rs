@@ -362,6 +362,15 @@ impl Manifest {
         let of_identity = [&credential.secret, &credential.source, &credential.allowed_namespaces];
         let refused = |why: &str| Err(format!("has {this}, {why}"));
         match credential.kind.as_str() {
+            kind if credential.ambient => {
+                let CredentialReference { at, kind: own, endpoint, .. } = credential.clone();
+                let alone = CredentialReference { at, kind: own, endpoint, ambient: true, ..Default::default() };
+                if alone != *credential || ["Endpoint", "Secret"].contains(&kind) || identities_hold(self, kind) {
+                    return refused(
+                        "which is `ambient`: nothing else is said of such a kind, and it is none of its own",
+                    );
+                }
+            }
             "Endpoint" if how > 0 || has_origin => return refused("which says itself how it is used"),
             "Endpoint" | "Secret" if role.is_some() || of_identity.iter().any(|field| field.is_some()) => {
                 return refused("which has no secret, source, role and allowedNamespaces");

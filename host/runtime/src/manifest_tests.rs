@@ -78,7 +78,7 @@ fn the_example_of_the_documentation_is_read() {
     let (_, example) = page.split_once("```json\n").unwrap();
     let manifest = Manifest::read(example.split_once("```").unwrap().0.as_bytes()).unwrap();
     assert_eq!(manifest.kinds.identities.len(), 2);
-    assert!(manifest.declared().iter().all(|endpoint| endpoint.credentials.len() == 3));
+    assert!(manifest.declared().iter().all(|endpoint| endpoint.credentials.len() == 4));
 }
 
 #[test]
@@ -116,6 +116,7 @@ fn credentials_say_what_they_are() {
         identity(json!({})),
         identity(json!({"role": role})),
         identity(sourced.clone()),
+        merged(json!({"kind": "ControllerIdentity", "ambient": true})),
     ] {
         assert_eq!(fine, Ok(()));
     }
@@ -133,6 +134,8 @@ fn credentials_say_what_they_are() {
         (identity(json!({"aws": null})), "how its Secret is used"),
         (identity(json!({"secret": null, "source": "/spec/source", "aws": null})), "no role"),
         (identity(json!({"secret": "/metadata/name"})), "/metadata/name"),
+        (merged(json!({"kind": "ControllerIdentity", "ambient": true, "aws": true})), "ambient"),
+        (merged(json!({"kind": "Endpoint", "ambient": true})), "ambient"),
         (identity(json!({"role": {"arn": "x"}})), "\"x\""),
         (identity(json!({"role": {"arn": "/spec/a", "endpoint": "gone"}})), "gone"),
     ];

@@ -89,7 +89,7 @@ pub fn package_file(input: &Path, output: &Path) -> Result<(), PackageError> {
     std::fs::rename(&partial, output).map_err(write_error)
 }
 
-/// The module without our two sections, and what these hold.
+/// The module without our two sections and the names of its functions, and what our sections hold.
 type Split = (Vec<u8>, Option<Vec<u8>>, Option<Vec<u8>>);
 
 fn split(core_wasm: &[u8]) -> Result<Split, PackageError> {
@@ -107,6 +107,8 @@ fn split(core_wasm: &[u8]) -> Result<Split, PackageError> {
             Payload::CustomSection(section) if section.name() == CRDS_SECTION => {
                 crds.get_or_insert_default().extend_from_slice(section.data());
             }
+            // Names of functions: nobody is shown them, and they are an eighth of a component.
+            Payload::CustomSection(section) if section.name() == "name" => {}
             other => {
                 if let Some((id, range)) = other.as_section() {
                     let data = core_wasm

@@ -21,13 +21,13 @@ use crate::{
     },
     route::RouteTable,
     spec::{Lookup, refuse},
-    tags,
+    tags, v1beta1,
 };
 
 /// A cluster in AWS.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Schema, Kind)]
 #[serde(rename_all = "camelCase", default)]
-#[kind(name = "AWSCluster", version = "v1beta2", short = "awsc", status = AWSClusterStatus,
+#[kind(name = "AWSCluster", version = "v1beta2", short = "awsc", status = AWSClusterStatus, served_too = v1beta1::Cluster,
     column("VPC", "string", ".status.vpcID", "The VPC that it is in"),
     column("Endpoint", "string", ".spec.controlPlaneEndpoint.host"),
     wide_column("Region", "string", ".spec.region"))]
@@ -79,6 +79,7 @@ pub struct AWSClusterStatus {
     #[serde(rename = "vpcID", skip_serializing_if = "Option::is_none")]
     pub vpc_id: Option<String>,
     /// The network.
+    #[schema(optional)]
     pub network_status: NetworkStatus,
 }
 
@@ -232,11 +233,38 @@ impl PartsOf for AWSCluster {
         if new.region.as_deref().unwrap_or_default().is_empty() {
             wrong("/spec/region", "the region is needed");
         }
-        if old.is_some_and(|old| old.region.is_some() && old.region != new.region) {
-            wrong("/spec/region", "is immutable");
+        // As the rules of the schema say, for those too who write another version.
+        if let Some(old) = old {
+            let (was, is) = (old.control_plane_load_balancer.as_ref(), new.control_plane_load_balancer.as_ref());
+            let of = |field: fn(&LoadBalancer) -> &Option<String>| {
+                let (was, is) = (was.and_then(|balancer| field(balancer).as_ref()), is.map(field));
+                was.is_some() && is.is_some_and(|is| is.as_ref() != was)
+            };
+            for (field, changed) in [
+                ("region", old.region.is_some() && old.region != new.region),
+                ("network/vpc/id", old.network.vpc.id().is_some() && old.network.vpc.id() != new.network.vpc.id()),
+                ("controlPlaneLoadBalancer", was.is_some() && is.is_none()),
+                ("controlPlaneLoadBalancer/name", of(|balancer| &balancer.name)),
+                ("controlPlaneLoadBalancer/scheme", of(|balancer| &balancer.scheme)),
+                ("controlPlaneLoadBalancer/loadBalancerType", of(|balancer| &balancer.load_balancer_type)),
+                ("controlPlaneLoadBalancer/healthCheckProtocol", of(|balancer| &balancer.health_check_protocol)),
+            ] {
+                if changed {
+                    wrong(&format!("/spec/{field}"), "is immutable once it is set");
+                }
+            }
         }
         if let Some(message) = tags::wrong(&new.additional_tags) {
             wrong("/spec/additionalTags", &message);
+        }
+        // What CAPA's webhook writes where nothing is said is taken as nothing.
+        let ambient = new.identity_ref.as_ref().filter(|identity| identity.kind == "AWSClusterControllerIdentity");
+        if ambient.is_some_and(|identity| identity.name != "default") {
+            wrong(
+                "/spec/identityRef/kind",
+                "there is no identity of the machine that Capstan runs on: name an AWSClusterStaticIdentity, an \
+                 AWSClusterRoleIdentity or an Endpoint",
+            );
         }
         let balancer = new.control_plane_load_balancer.clone().unwrap_or_default();
         if matches!(balancer.load_balancer_type.as_deref(), Some("alb" | "elb")) {
@@ -255,6 +283,12 @@ impl PartsOf for AWSCluster {
         }
         if balancer.target_group_ip_type.as_deref().is_some_and(|kind| kind != "ipv4") {
             wrong("/spec/controlPlaneLoadBalancer/targetGroupIPType", "only ipv4 is served");
+        }
+        for (index, listener) in balancer.additional_listeners.iter().enumerate() {
+            if listener.target_group_ip_type.as_deref().is_some_and(|kind| kind != "ipv4") {
+                let at = format!("/spec/controlPlaneLoadBalancer/additionalListeners/{index}/targetGroupIPType");
+                wrong(&at, "only ipv4 is served");
+            }
         }
         for role in new.network.security_group_overrides.keys() {
             if !["bastion", group::API_BALANCER, group::BALANCERS, group::CONTROL_PLANE, group::NODE]

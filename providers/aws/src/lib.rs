@@ -9,6 +9,9 @@
 //! instance is asked for with the idempotency key, and all that was chosen for it (subnet, image, groups, form of its user data) is
 //! frozen before; one that has vanished is reported, not made anew; what is wrong with a spec is said with the field's name.
 
+mod advice;
+#[cfg(test)]
+mod bad_input_tests;
 mod balancer;
 mod bootstrap;
 mod classic;
@@ -18,6 +21,7 @@ mod cluster_spec;
 mod cluster_tests;
 mod ec2;
 mod group;
+mod identity;
 mod image;
 mod instance;
 mod launch;
@@ -35,6 +39,7 @@ mod route;
 mod rules;
 mod spec;
 mod tags;
+mod v1beta1;
 
 use capstan_provider::{InfrastructureProvider, aws, export_infrastructure};
 
@@ -49,8 +54,11 @@ impl InfrastructureProvider for Aws {
 
 export_infrastructure!(Aws, {
     "name": "aws",
-    "kinds": { "group": "infrastructure.cluster.x-k8s.io", "cluster": "AWSCluster", "machine": "AWSMachine" },
-    "contractLabels": { "cluster.x-k8s.io/v1beta2": ["v1beta2"] },
+    "kinds": {
+        "group": "infrastructure.cluster.x-k8s.io", "cluster": "AWSCluster", "machine": "AWSMachine",
+        "identities": ["AWSClusterStaticIdentity", "AWSClusterRoleIdentity"]
+    },
+    "contractLabels": { "cluster.x-k8s.io/v1beta2": ["v1beta2"], "cluster.x-k8s.io/v1beta1": ["v1beta1"] },
     "endpoints": [
         {
             "name": "ec2", "protocol": "aws-query", "timeout": "30s", "maxResponse": "8Mi",
@@ -76,12 +84,30 @@ export_infrastructure!(Aws, {
             "name": "s3", "protocol": "rest", "timeout": "30s", "maxResponse": "1Mi",
             "url": "https://s3.{region}.amazonaws.com", "variables": { "region": "/spec/region" },
             "signing": { "service": "s3" }
+        },
+        {
+            "name": "sts", "protocol": "aws-query", "timeout": "30s", "maxResponse": "1Mi",
+            "url": "https://sts.{region}.amazonaws.com", "variables": { "region": "/spec/region" },
+            "signing": { "service": "sts" }
         }
+    ],
+    "credentials": [
+        { "at": "/spec/identityRef", "kind": "Endpoint" },
+        { "at": "/spec/identityRef", "kind": "AWSClusterStaticIdentity", "aws": true, "secret": "/spec/secretRef",
+          "allowedNamespaces": "/spec/allowedNamespaces" },
+        { "at": "/spec/identityRef", "kind": "AWSClusterRoleIdentity", "source": "/spec/sourceIdentityRef",
+          "allowedNamespaces": "/spec/allowedNamespaces",
+          "role": {
+            "arn": "/spec/roleARN", "sessionName": "/spec/sessionName", "externalId": "/spec/externalID",
+            "durationSeconds": "/spec/durationSeconds", "inlinePolicy": "/spec/inlinePolicy",
+            "policyARNs": "/spec/policyARNs", "endpoint": "sts"
+          } },
+        { "at": "/spec/identityRef", "kind": "AWSClusterControllerIdentity", "ambient": true }
     ],
     "objectReferences": ["/spec/identityRef"],
     "consistencyWindow": "10s",
     "limits": { "memory": "16Mi", "cpu": "500ms", "requestsPerTurn": 96 }
-});
+}, identities: [identity::StaticIdentity, identity::RoleIdentity]);
 
 /// A request to EC2.
 fn ec2(action: &str) -> aws::Query {

@@ -14,13 +14,13 @@ use crate::{
     instance::{INSTANCE, Instance, InstanceState, frozen},
     registration,
     spec::{Lookup, ResourceRef, refuse},
-    tags,
+    tags, v1beta1,
 };
 
 /// A machine in AWS.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Schema, Kind)]
 #[serde(rename_all = "camelCase", default)]
-#[kind(name = "AWSMachine", version = "v1beta2", short = "awsm", status = AWSMachineStatus,
+#[kind(name = "AWSMachine", version = "v1beta2", short = "awsm", status = AWSMachineStatus, served_too = v1beta1::Machine,
     column("State", "string", ".status.instanceState", "What the instance does"),
     column("Type", "string", ".spec.instanceType"),
     wide_column("Instance", "string", ".status.instanceID"))]
@@ -109,6 +109,9 @@ pub struct AWSMachine {
     pub market_type: Option<String>,
     /// Capacity that was reserved for it.
     pub capacity_reservation_id: Option<String>,
+    /// Whether it may use capacity that was reserved.
+    #[schema(values("", "None", "CapacityReservationsOnly", "Open"))]
+    pub capacity_reservation_preference: Option<String>,
     /// The placement group that it is in.
     pub placement_group_name: Option<String>,
     /// The partition of the placement group.
@@ -128,6 +131,10 @@ pub struct AWSMachine {
     /// `interface` or `efa`.
     #[schema(values("interface", "efa"))]
     pub network_interface_type: Option<String>,
+    /// A first IPv6 address. Not served.
+    #[serde(rename = "assignPrimaryIPv6")]
+    #[schema(values("enabled", "disabled"))]
+    pub assign_primary_ipv6: Option<String>,
     /// Network interfaces that are there. Not served.
     pub network_interfaces: Option<Value>,
     /// Options of the processor. Not served.
@@ -190,6 +197,9 @@ pub struct MetadataOptions {
     /// Whether a token is needed. `required` is safer.
     #[schema(default = "optional", values("optional", "required"))]
     pub http_tokens: Option<String>,
+    /// Whether it can ask by IPv6.
+    #[schema(values("enabled", "disabled"))]
+    pub http_protocol_ipv6: Option<String>,
     /// Whether it is told its tags.
     #[schema(default = "disabled", values("enabled", "disabled"))]
     pub instance_metadata_tags: Option<String>,
@@ -336,6 +346,24 @@ impl PartsOf for AWSMachine {
         if new.provider_id.as_deref().is_some_and(|id| !id.starts_with("aws:///") || new.known_instance().is_none()) {
             wrong("/spec/providerID", "is no aws:///, a zone and the id of an instance");
         }
+        // As the rules of the schema say, for those too who write another version.
+        if let Some(old) = old {
+            for (field, changed) in [
+                ("instanceType", old.instance_type != new.instance_type),
+                ("ami", old.ami != new.ami),
+                ("iamInstanceProfile", old.iam_instance_profile != new.iam_instance_profile),
+                ("subnet", old.subnet != new.subnet),
+                ("rootVolume", old.root_volume != new.root_volume),
+                ("nonRootVolumes", old.non_root_volumes != new.non_root_volumes),
+                ("spotMarketOptions", old.spot_market_options != new.spot_market_options),
+                ("publicIP", old.public_ip != new.public_ip),
+                ("sshKeyName", old.ssh_key_name != new.ssh_key_name),
+            ] {
+                if changed {
+                    wrong(&format!("/spec/{field}"), "is immutable");
+                }
+            }
+        }
         if let Some(message) = tags::wrong(&new.additional_tags) {
             wrong("/spec/additionalTags", &message);
         }
@@ -373,8 +401,8 @@ impl PartsOf for AWSMachine {
         if new.placement_group_partition.unwrap_or(0) > 0 && new.placement_group_name.is_none() {
             wrong("/spec/placementGroupName", "a partition is one of a placement group");
         }
-        if old.is_some_and(|old| old.instance_type != new.instance_type) {
-            wrong("/spec/instanceType", "is immutable");
+        if new.assign_primary_ipv6.as_deref() == Some("enabled") {
+            wrong("/spec/assignPrimaryIPv6", "IPv6 is not served");
         }
         for (field, value, why) in [
             ("networkInterfaces", &new.network_interfaces, "interfaces that are there are not used: set subnet"),

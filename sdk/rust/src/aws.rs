@@ -178,7 +178,8 @@ const THROTTLED: [&str; 10] = [
     "TransactionInProgressException",
 ];
 
-const REFUSED: [&str; 17] = [
+/// The keys are wrong, or no longer good.
+const REFUSED: [&str; 13] = [
     "AuthFailure",
     "InvalidClientTokenId",
     "ExpiredToken",
@@ -191,12 +192,11 @@ const REFUSED: [&str; 17] = [
     "InvalidToken",
     "RequestExpired",
     "OptInRequired",
-    "UnauthorizedOperation",
-    "AccessDenied",
-    "AccessDeniedException",
-    "NotAuthorized",
     "InvalidSecurity",
 ];
+
+/// The keys are good, and what was asked for is not for them.
+const DENIED: [&str; 4] = ["UnauthorizedOperation", "AccessDenied", "AccessDeniedException", "NotAuthorized"];
 
 /// Not now, and perhaps later without anybody's doing.
 const LATER: [&str; 12] = [
@@ -274,10 +274,18 @@ impl Fault {
         if THROTTLED.contains(&code) || code.starts_with("Throttling") || code == "ThrottledException" {
             return Error::Throttled(self.retry_after);
         }
+        let hinted = |hint: &str| Error::Unauthorized(Reason::new(reason().code, format!("{}: {hint}", self.message)));
         if REFUSED.contains(&code) || matches!(self.status, 401 | 403) && code.is_empty() {
-            return Error::Unauthorized(reason());
+            return hinted("check that the keys in the credential's Secret are right, active and not expired");
         }
-        if TAKEN.contains(&code) || code.ends_with("LimitExceeded") || code.ends_with("LimitExceededException") {
+        if DENIED.contains(&code) {
+            return hinted("give the user or role of the credential the right to do this");
+        }
+        if TAKEN.contains(&code)
+            || code.starts_with("TooMany")
+            || code.ends_with("LimitExceeded")
+            || code.ends_with("LimitExceededException")
+        {
             return Error::Conflict(reason());
         }
         if let Some((_, field)) = fields.iter().find(|(start, _)| code.starts_with(start)) {
@@ -402,10 +410,11 @@ mod tests {
             assert_eq!(coded(code).error(), Error::Throttled(None), "{code}");
         }
         for code in ["AuthFailure", "InvalidClientTokenId", "ExpiredToken", "UnauthorizedOperation", "AccessDenied"] {
-            assert!(matches!(coded(code).error(), Error::Unauthorized(_)), "{code}");
+            let hint = if code.contains("nauthorized") || code.contains("Denied") { "the right" } else { "the keys" };
+            assert!(matches!(coded(code).error(), Error::Unauthorized(why) if why.message.contains(hint)), "{code}");
         }
         for code in
-            ["InsufficientInstanceCapacity", "VcpuLimitExceeded", "AddressLimitExceeded", "InvalidGroup.Duplicate"]
+            ["InsufficientInstanceCapacity", "VcpuLimitExceeded", "TooManyLoadBalancers", "InvalidGroup.Duplicate"]
         {
             assert!(matches!(coded(code).error(), Error::Conflict(_)), "{code}");
         }

@@ -8,6 +8,7 @@ use crate::{
     Observed, Part, Presence, Progress, Reason, Result, Schema, Violation,
     infrastructure::PartsOf,
     testing::{Scenario, infrastructure as call},
+    versions::OlderVersion,
 };
 
 /// A thing behind a cluster.
@@ -147,4 +148,40 @@ fn admission_reads_old_and_new() {
     assert_eq!(call::validate::<Things>(None, &object(json!("x")))[0].path, "/spec");
     assert_eq!(call::validate::<Things>(None, r#"{"kind": "No"}"#)[0].path, "/kind");
     assert_eq!(call::validate::<Things>(None, "no JSON")[0].path, "/kind");
+}
+
+/// Whom to be.
+#[derive(Schema, Kind)]
+#[kind(name = "ThingIdentity", version = "v2", identity, served_too = OldIdentity)]
+#[allow(dead_code, reason = "a schema")]
+struct Identity {
+    secret: String,
+}
+
+/// Whom to be.
+#[derive(Schema, Kind)]
+#[kind(name = "ThingIdentity", version = "v1", identity, older)]
+#[allow(dead_code, reason = "a schema")]
+struct OldIdentity {
+    secret: String,
+}
+
+impl OlderVersion for OldIdentity {
+    fn up(_: &mut serde_json::Value) {}
+    fn down(_: &mut serde_json::Value) {}
+}
+
+#[test]
+fn identities_are_converted_and_have_no_rules_of_their_own() {
+    let identity = |version: &str| {
+        json!({"apiVersion": format!("g/{version}"), "kind": "ThingIdentity",
+        "metadata": {"name": "i"}, "spec": {"secret": "s"}})
+    };
+    let old = identity("v1").to_string();
+    let new = call::convert_identity::<Identity>(&old, "v2").unwrap().unwrap();
+    assert_eq!(serde_json::from_str::<serde_json::Value>(&new).unwrap(), identity("v2"));
+    assert!(call::convert_identity::<Identity>(&old, "v3").unwrap().is_err());
+    let other = json!({"apiVersion": "g/v1", "kind": "ThingCluster", "metadata": {"name": "i"}, "spec": {"size": 1}});
+    assert!(call::convert_identity::<Identity>(&other.to_string(), "v2").is_none());
+    assert!(call::is_identity::<Identity>(&old) && !call::is_identity::<Identity>(&other.to_string()));
 }

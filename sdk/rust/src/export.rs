@@ -33,7 +33,7 @@ macro_rules! export_infrastructure {
             struct Component;
             export!(Component);
 
-            $crate::export_kinds_and_needs!($provider);
+            $crate::export_kinds_and_needs!($provider $($(, $identity)+)?);
 
             fn operation(operation: $crate::Operation) -> resources::Operation {
                 resources::Operation { token: operation.token, look_again_after: operation.look_again_after }
@@ -280,14 +280,20 @@ macro_rules! export_control_plane {
 #[doc(hidden)]
 #[macro_export]
 macro_rules! export_kinds_and_needs {
-    ($provider:ty) => {
+    ($provider:ty $(, $identity:ty)*) => {
         impl kinds::Guest for Component {
             fn convert(object: String, to_version: String) -> Result<String, wit::Reason> {
                 $crate::private::panics_to_log();
+                $(if let Some(converted) = dispatch::convert_identity::<$identity>(&object, &to_version) {
+                    return Ok(converted?);
+                })*
                 Ok(dispatch::convert::<$provider>(&object, &to_version)?)
             }
             fn validate(old: Option<String>, new: String) -> Vec<wit::Violation> {
                 $crate::private::panics_to_log();
+                $(if dispatch::is_identity::<$identity>(&new) {
+                    return Vec::new();
+                })*
                 dispatch::validate::<$provider>(old.as_deref(), &new).into_iter().map(Into::into).collect()
             }
         }

@@ -479,6 +479,16 @@ pub mod dispatch {
         }
     }
 
+    /// `kinds.convert` of an identity; `None` where the object is none of this kind.
+    pub fn convert_identity<I: Kind>(object: &str, to: &str) -> Option<Result<String, Reason>> {
+        is_identity::<I>(object).then(|| versions::convert_text::<I>(object, to))
+    }
+
+    /// Whether an object is an identity of this kind. Of those there is nothing to say beyond their schema.
+    pub fn is_identity<I: Kind>(object: &str) -> bool {
+        versions::kind_of(object) == I::KIND
+    }
+
     /// `kinds.validate`
     pub fn validate<P: InfrastructureProvider>(old: Option<&str>, new: &str) -> Vec<Violation> {
         match which::<P>(&versions::kind_of(new)) {

@@ -4,22 +4,15 @@ use anyhow::Result;
 use capstan_tests::fakepve::documented_rights;
 use capstan_tests::lab;
 use capstan_tests::plane::BackEnd;
+use capstan_tests::site::{MINUTE, list, merge};
 use serde_json::{Value, json};
 
-use crate::objects::{cluster, credentials, list, machine, merge};
-use crate::site::{MINUTE, NETWORK, Site, proxmox, told};
+use crate::objects::{cluster, credentials, machine};
+use crate::site::{NETWORK, proxmox, start};
 
 const TOKEN: &str = "capstan@pve!cluster";
 const SECRET: &str = "3c7e9f02-8a41-4d6b-b5d0-91f2a6c84e17";
 const NAMESPACE: &str = "lab";
-
-fn says(site: &Site, kind: &str, name: &str, words: &[&str]) -> Result<()> {
-    site.until(MINUTE, &format!("{kind} {name} says {words:?}"), || {
-        let object = site.plane.get(&[kind, name, "-n", NAMESPACE])?;
-        let told = told(&object, "Ready");
-        Ok(words.iter().all(|word| told.contains(word)))
-    })
-}
 
 #[test]
 fn the_condition_says_what_is_wrong() -> Result<()> {
@@ -32,28 +25,28 @@ fn the_condition_says_what_is_wrong() -> Result<()> {
     pve.grant("capstan@pve", "/", &rights.iter().map(String::as_str).collect::<Vec<_>>())?;
     let mut objects = cluster(&pve, NAMESPACE, 11, TOKEN, "00000000-0000-0000-0000-00000000feed");
     objects.extend(machine(NAMESPACE, 11, "m", &json!({})));
-    let mut site = Site::start(BackEnd::Embedded, pve, hypervisor, &list(&objects))?;
+    let mut site = start(BackEnd::Embedded, pve, hypervisor, &list(&objects))?;
     site.plane.wait_applied(MINUTE)?;
 
     // An address that no policy lists; then a token that is wrong.
-    says(&site, "proxmoxcluster", "c", &["10.10.10.2", "EgressPolicy"])?;
+    site.says(NAMESPACE, "proxmoxcluster", "c", &["10.10.10.2", "EgressPolicy"])?;
     site.apply(&list(&[json!({"apiVersion": "capstan.dev/v1alpha1", "kind": "EgressPolicy",
         "metadata": {"name": "proxmox"}, "spec": {"addresses": [NETWORK]}})]))?;
-    says(&site, "proxmoxcluster", "c", &["CredentialRefused", "401", "`secret`"])?;
-    site.apply(&list(&[credentials(&site.pve, NAMESPACE, TOKEN, SECRET)]))?;
-    says(&site, "proxmoxcluster", "c", &["True"])?;
-    says(&site, "proxmoxmachine", "m", &["True"])?;
+    site.says(NAMESPACE, "proxmoxcluster", "c", &["CredentialRefused", "401", "`secret`"])?;
+    site.apply(&list(&[credentials(&site.server, NAMESPACE, TOKEN, SECRET)]))?;
+    site.says(NAMESPACE, "proxmoxcluster", "c", &["True"])?;
+    site.says(NAMESPACE, "proxmoxmachine", "m", &["True"])?;
 
     // A template that is not there, and a storage without room: each told on its machine, and the other machine is well.
     site.apply(&list(&machine(NAMESPACE, 11, "no-template", &json!({"spec": {"templateID": 9999}}))))?;
-    says(&site, "proxmoxmachine", "no-template", &["TemplateNotFound", "9999"])?;
-    site.pve.set_storage(&json!({"avail": 1 << 20}))?;
+    site.says(NAMESPACE, "proxmoxmachine", "no-template", &["TemplateNotFound", "9999"])?;
+    site.server.set_storage(&json!({"avail": 1 << 20}))?;
     site.apply(&list(&machine(NAMESPACE, 11, "no-room", &json!({}))))?;
-    says(&site, "proxmoxmachine", "no-room", &["StorageFull", "No space left", "shared"])?;
-    says(&site, "proxmoxmachine", "m", &["True"])?;
+    site.says(NAMESPACE, "proxmoxmachine", "no-room", &["StorageFull", "No space left", "shared"])?;
+    site.says(NAMESPACE, "proxmoxmachine", "m", &["True"])?;
     // With room it goes on by itself.
-    site.pve.set_storage(&json!({"avail": 1_u64 << 40}))?;
-    says(&site, "proxmoxmachine", "no-room", &["True"])?;
+    site.server.set_storage(&json!({"avail": 1_u64 << 40}))?;
+    site.says(NAMESPACE, "proxmoxmachine", "no-room", &["True"])?;
 
     // What cannot be right is refused before it is anything: the field is named.
     let refused = |more: Value| -> Result<String> {
@@ -78,7 +71,7 @@ fn the_condition_says_what_is_wrong() -> Result<()> {
     }
     site.plane.kubectl(&["delete", "machines", "--all", "-n", NAMESPACE, "--timeout=60s"])?;
     site.plane.kubectl(&["delete", "cluster", "c", "-n", NAMESPACE, "--timeout=60s"])?;
-    site.until(MINUTE, "nothing is left", || Ok(site.pve.left()?.is_empty()))?;
+    site.until(MINUTE, "nothing is left", || Ok(site.server.left()?.is_empty()))?;
     anyhow::ensure!(site.hypervisor.problems().is_empty(), "{:?}", site.hypervisor.problems());
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! Objects of the scenarios that need no workload cluster.
 
 use capstan_tests::fakepve::FakePve;
+use capstan_tests::site::merge;
 use serde_json::{Value, json};
 
 const INFRASTRUCTURE: &str = "infrastructure.cluster.x-k8s.io";
@@ -47,27 +48,4 @@ pub fn machine(namespace: &str, number: u64, name: &str, more: &Value) -> Vec<Va
                 "infrastructureRef": reference}}),
         infrastructure,
     ]
-}
-
-/// A merge patch (RFC 7386).
-pub fn merge(target: &mut Value, patch: &Value) {
-    let Some(patch) = patch.as_object() else {
-        *target = patch.clone();
-        return;
-    };
-    if !target.is_object() {
-        *target = json!({});
-    }
-    for (key, value) in patch {
-        if value.is_null() {
-            target.as_object_mut().map(|target| target.remove(key));
-        } else {
-            merge(&mut target[key], value);
-        }
-    }
-}
-
-/// One manifest of all of them.
-pub fn list(objects: &[Value]) -> String {
-    objects.iter().map(|object| format!("---\n{object}\n")).collect()
 }

@@ -7,10 +7,11 @@ use anyhow::{Context, Result, ensure};
 use capstan_tests::fakepve::FakePve;
 use capstan_tests::lab;
 use capstan_tests::plane::BackEnd;
+use capstan_tests::site::{MINUTE, condition, list, merge, told};
 use serde_json::{Value, json};
 
-use crate::objects::{self, credentials, list};
-use crate::site::{MINUTE, NETWORK, Site, condition, proxmox, told};
+use crate::objects::{self, credentials};
+use crate::site::{NETWORK, Site, proxmox, start};
 
 /// A tenant.
 struct Tenant {
@@ -75,14 +76,14 @@ impl Tenant {
     fn machine(&self, name: &str, more: &Value) -> Vec<Value> {
         let mut machine =
             objects::machine(self.namespace, self.number, name, &json!({"spec": {"pool": self.namespace}}));
-        machine.iter_mut().skip(1).for_each(|infrastructure| objects::merge(infrastructure, more));
+        machine.iter_mut().skip(1).for_each(|infrastructure| merge(infrastructure, more));
         machine
     }
 }
 
 /// The machine `m` of each tenant as Proxmox VE has it, by namespace.
 fn machines_of_tenants(site: &Site) -> Result<BTreeMap<&'static str, Value>> {
-    let vms = site.pve.vms()?;
+    let vms = site.server.vms()?;
     TENANTS
         .iter()
         .map(|tenant| {
@@ -108,14 +109,14 @@ fn two_tenants_cannot_touch_each_other() -> Result<()> {
         objects.extend(tenant.cluster(&pve));
         objects.extend(tenant.machine("m", &json!({})));
     }
-    let mut site = Site::start(BackEnd::Embedded, pve, hypervisor, &list(&objects))?;
+    let mut site = start(BackEnd::Embedded, pve, hypervisor, &list(&objects))?;
     site.plane.wait_applied(MINUTE)?;
     site.until(MINUTE, "a machine of each tenant", || {
         let machines = site.plane.items(&["proxmoxmachines", "-A"])?;
         Ok(machines.len() == 2 && machines.iter().all(|machine| told(machine, "Ready").starts_with("True")))
     })?;
     let before = machines_of_tenants(&site)?;
-    let requests = site.pve.requests()?.len();
+    let requests = site.server.requests()?.len();
 
     let mut expected = BTreeMap::new();
     for (attacker, victim) in [(&TENANTS[0], &TENANTS[1]), (&TENANTS[1], &TENANTS[0])] {
@@ -139,12 +140,12 @@ fn two_tenants_cannot_touch_each_other() -> Result<()> {
 
     // An Endpoint leads nowhere that the operator does not list, and reads no Secret of another namespace.
     let [blue, green] = &TENANTS;
-    let mut of_green = credentials(&site.pve, green.namespace, &green.token(), green.secret);
+    let mut of_green = credentials(&site.server, green.namespace, &green.token(), green.secret);
     of_green["metadata"]["name"] = "of-green".into();
     site.apply(&list(&[of_green]))?;
     let endpoint = |secret: &str, url: &str| {
         json!({"apiVersion": "capstan.dev/v1alpha1", "kind": "Endpoint", "metadata": {"name": "api", "namespace": blue.namespace},
-            "spec": {"url": url, "caBundle": site.pve.ca, "credential": {"secretName": secret, "headers": [
+            "spec": {"url": url, "caBundle": site.server.ca, "credential": {"secretName": secret, "headers": [
                 {"name": "Authorization", "value": "PVEAPIToken={token:shown}={secret}"}]}}})
     };
     for (endpoint, words) in [
@@ -177,7 +178,7 @@ fn two_tenants_cannot_touch_each_other() -> Result<()> {
     ensure!(machines_of_tenants(&site)? == before, "{:?} were {before:?}", machines_of_tenants(&site)?);
     // Nothing was even asked for that would have changed one of the two.
     let numbers: Vec<String> = before.values().map(|vm| format!("/qemu/{}", vm["vmid"])).collect();
-    let asked = site.pve.requests()?;
+    let asked = site.server.requests()?;
     let changing = asked.iter().skip(requests).filter(|(method, path)| {
         method != "GET" && numbers.iter().any(|number| path.ends_with(number) || path.contains(&format!("{number}/")))
     });
@@ -188,7 +189,7 @@ fn two_tenants_cannot_touch_each_other() -> Result<()> {
         site.plane.kubectl(&["delete", "machine", "m", "-n", tenant.namespace, "--timeout=60s"])?;
         site.plane.kubectl(&["delete", "cluster", "c", "-n", tenant.namespace, "--timeout=60s"])?;
     }
-    site.until(MINUTE, "nothing is left", || Ok(site.pve.left()?.is_empty()))?;
+    site.until(MINUTE, "nothing is left", || Ok(site.server.left()?.is_empty()))?;
     ensure!(site.hypervisor.problems().is_empty(), "{:?}", site.hypervisor.problems());
     Ok(())
 }
@@ -204,10 +205,10 @@ fn tries(
     let of_victim = site.plane.get(&["proxmoxmachine", "m", "-n", victim.namespace])?;
     let node = &target["node"];
     let uuid = of_victim["spec"]["providerID"].clone();
-    let mut stolen = attacker.cluster(&site.pve).pop().context("no ProxmoxCluster")?;
+    let mut stolen = attacker.cluster(&site.server).pop().context("no ProxmoxCluster")?;
     stolen["metadata"]["name"] = "stolen".into();
     stolen["spec"]["credentialsRef"]["namespace"] = victim.namespace.into();
-    let mut cluster = attacker.cluster(&site.pve).remove(3);
+    let mut cluster = attacker.cluster(&site.server).remove(3);
     cluster["metadata"]["name"] = "stolen".into();
     cluster["spec"]["infrastructureRef"]["name"] = "stolen".into();
     // A cluster whose infrastructure never comes up makes no machines; the credential is what its ProxmoxCluster tells of.

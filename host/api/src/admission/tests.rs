@@ -156,7 +156,10 @@ fn a_destination_is_one_thing() {
             json!({"apiVersion": "capstan.dev/v1alpha1", "kind": "Endpoint", "metadata": {"name": "e"}, "spec": spec}),
         )
     };
-    assert_eq!(admit(Operation::Create, &mut endpoint(json!({"url": "https://a"})), None), Ok(()));
+    let credential = json!({"secretName": "keys", "aws": {}});
+    for fine in [json!({"url": "https://a"}), json!({"credential": credential}), json!({"caBundle": "x"})] {
+        assert_eq!(admit(Operation::Create, &mut endpoint(fine), None), Ok(()));
+    }
     for bad in [json!({}), json!({"url": "https://a", "unixSocket": "/b"})] {
         assert_eq!(paths(admit(Operation::Create, &mut endpoint(bad), None)), ["spec"]);
     }

@@ -59,10 +59,15 @@ pub(super) fn check(new: &Object, old: Option<&Object>, checks: &mut Checks) {
             }
         }
         (false, "Endpoint") => {
-            if let Some(spec) = read::<EndpointSpec>(new, checks)
-                && spec.url.is_some() == spec.unix_socket.is_some()
-            {
-                checks.fail("spec", "exactly one of url and unixSocket is needed");
+            if let Some(spec) = read::<EndpointSpec>(new, checks) {
+                let says = [spec.url.is_some(), spec.unix_socket.is_some()];
+                if says == [true, true] {
+                    checks.fail("spec", "url and unixSocket exclude each other");
+                }
+                // Where a public cloud is, its provider knows.
+                if says == [false, false] && spec.credential.is_none() && spec.ca_bundle.is_none() {
+                    checks.fail("spec", "one of url, unixSocket, credential and caBundle is needed");
+                }
             }
         }
         (false, "ProviderModule") => {

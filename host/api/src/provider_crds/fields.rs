@@ -55,6 +55,10 @@ pub(super) fn merge(duty: Duty, contract: &str, schema: &mut Value) {
         Duty::ControlPlane => (vec![], control_plane_status()),
         Duty::Identity => return,
     };
+    // The host writes conditions before the component has said anything of the status.
+    if let Some(own) = schema.pointer_mut("/properties/status").and_then(Value::as_object_mut) {
+        own.remove("required");
+    }
     put(schema, "spec", spec);
     put(schema, "status", status);
     put(

@@ -12,7 +12,7 @@ fn kind_of(name: &str, spec: Value) -> Value {
         "versions": [{"name": "v1beta1", "served": true, "storage": true,
             "printerColumns": [{"name": "CPUs", "type": "integer", "jsonPath": ".spec.cpus"}],
             "schema": {"type": "object", "description": "A thing.", "properties": {
-                "spec": spec, "status": {"type": "object", "properties": {"own": {"type": "string"}}}}}}]})
+                "spec": spec, "status": {"type": "object", "properties": {"own": {"type": "string"}}, "required": ["own"]}}}}]})
 }
 
 fn section() -> Value {
@@ -54,6 +54,7 @@ fn an_infrastructure_component_gets_the_contracts_fields_and_templates() {
     ] {
         assert!(properties.pointer(path).is_some(), "{path}");
     }
+    assert_eq!(properties["status"].get("required"), None, "conditions come first");
     let columns: Vec<&str> =
         version["additionalPrinterColumns"].as_array().unwrap().iter().map(|c| c["name"].as_str().unwrap()).collect();
     assert_eq!(columns, ["Cluster", "Machine", "ProviderID", "CPUs", "Ready", "Paused", "Age"]);

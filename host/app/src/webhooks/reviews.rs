@@ -63,7 +63,7 @@ pub fn admission(review: &Value, hooks: &[Arc<dyn Admission>], task: Task) -> Va
                 // What is wrong is told by the review that may refuse it, when all have changed what they change.
                 Task::Default => Ok(()),
                 Task::Validate => {
-                    admitted.and_then(|more| Ok(warnings.extend(more))).and_then(|()| hook.validate(&asked, &object))
+                    admitted.map(|more| warnings.extend(more)).and_then(|()| hook.validate(&asked, &object))
                 }
             };
             if let Err(status) = outcome {
@@ -145,7 +145,10 @@ mod tests {
 
     #[test]
     fn defaults_are_a_patch_and_what_is_wrong_is_left_to_validation() {
-        let object = deployment(json!({"clusterName": "c", "template": {"spec": {"clusterName": "other"}}}));
+        // Whole, so that it is the rule that refuses it: what has not even its fields is left to the schema.
+        let template = json!({"spec": {"clusterName": "other", "bootstrap": {"dataSecretName": "b"},
+            "infrastructureRef": {"apiGroup": "infrastructure.cluster.x-k8s.io", "kind": "M", "name": "m"}}});
+        let object = deployment(json!({"clusterName": "c", "template": template}));
         let answer = admission(&review("CREATE", object.clone()), &hooks(), Task::Default);
         assert_eq!(answer["response"]["allowed"], true);
         assert_eq!(answer["response"]["uid"], "u");

@@ -128,8 +128,10 @@ fn an_intent_that_took_long_to_be_written_is_renewed_before_anything_is_sent() {
     let begun = scene.world.now;
     scene.slow_write = 9_000;
     scene.once();
-    let intents = scene.take_writes().iter().filter(|write| matches!(write, Write::Patch { .. })).count();
-    assert_eq!(intents, 2);
+    // What became of the second one is another matter.
+    let is_intent =
+        |write: &&Write| matches!(write, Write::Patch { patch, .. } if !patch.to_string().contains("refused"));
+    assert_eq!(scene.take_writes().iter().filter(is_intent).count(), 2);
     assert!(scene.record().parts["vm"].intent.as_ref().unwrap().at >= begun + 9_000);
 }
 

@@ -147,8 +147,13 @@ fn absent(
         if replay.now() < from {
             let wait = (from - replay.now()).min(5_000);
             match entry.intent.as_ref().and_then(|intent| intent.refused.clone()).filter(|_| !entry.confirmed) {
-                // Why it was refused is what helps a person, until it is tried again.
-                Some(why) => desk.problems.push(Problem::new(&why.code, why.message).after(wait.max(1_000))),
+                // What was said helps a person, until it is tried again.
+                Some(why) => {
+                    let known = entry.intent.as_ref().is_some_and(|intent| intent.effect == Effect::Answered);
+                    let doubt = if known { String::new() } else { format!("; {}", entry.doubt(&part.name)) };
+                    let problem = Problem::new(&why.code, format!("{}{doubt}", why.message));
+                    desk.problems.push(problem.after(wait.max(1_000)));
+                }
                 None => {
                     desk.note("OutcomeUnknown", entry.doubt(&part.name));
                     desk.look_again(wait);
@@ -296,7 +301,7 @@ fn create(desk: &mut Desk<'_>, replay: &mut Replay<'_>, part: &Part, may_begin: 
                 Err(error) => Problem::of(error, &format!("creating {name}")),
                 Ok(_) => Problem::violated("resources.create answered with something else"),
             };
-            if let Some(intent) = entry.intent.as_mut().filter(|_| outcome.effect == Effect::Answered) {
+            if let Some(intent) = &mut entry.intent {
                 intent.refused = Some(Reason { code: problem.reason.clone(), message: problem.message.clone() });
             }
             desk.record.parts.insert(name.clone(), entry);

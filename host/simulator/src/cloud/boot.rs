@@ -223,6 +223,10 @@ impl Kubeadm {
         if let Some(workload) = workload {
             machine.serve(workload);
         }
+        if let Some(cluster) = &cluster {
+            // A machine that boots again has a Node already, which may have been called unknown until now.
+            cloud.node_changed(cluster, true);
+        }
         Ok(())
     }
 

@@ -1,0 +1,50 @@
+//! An AWS with somebody who runs its machines.
+
+use std::sync::Arc;
+
+use anyhow::{Result, ensure};
+use capstan_tests::ec2::Ec2;
+use capstan_tests::http::Client;
+use capstan_tests::hypervisor::Hypervisor;
+use capstan_tests::machines::Machines;
+use capstan_tests::moto::{Key, Moto};
+use capstan_tests::plane::{BackEnd, root};
+use capstan_tests::site;
+use serde_json::{Map, Value, json};
+
+/// All that is there.
+pub type Site = site::Site<Moto>;
+
+/// An AWS and its hypervisor, before there is a management plane.
+pub fn aws() -> Result<(Arc<Moto>, Hypervisor)> {
+    let client = Client::new()?;
+    let moto = Arc::new(Moto::start(&client)?);
+    let hypervisor = Hypervisor::start(Arc::new(Ec2::of(&moto)), Machines::start(&client)?);
+    Ok((moto, hypervisor))
+}
+
+/// Starts a management plane that applies these manifests.
+pub fn start(back_end: BackEnd, moto: Arc<Moto>, hypervisor: Hypervisor, manifests: &str) -> Result<Site> {
+    Site::start(back_end, moto, hypervisor, "awsclusters,awsmachines", manifests)
+}
+
+/// `examples/aws.yaml` with this key, and before it where AWS is here; nothing else is changed.
+pub fn example(moto: &Moto, key: &Key) -> Result<String> {
+    let mut text = std::fs::read_to_string(root().join("examples/aws.yaml"))?;
+    for (placeholder, value) in
+        [("AKIAXXXXXXXXXXXXXXXX", &key.id), ("xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx", &key.secret)]
+    {
+        ensure!(text.contains(placeholder), "the example's placeholder {placeholder} has changed");
+        text = text.replace(placeholder, value);
+    }
+    Ok(format!("{}\n---\n{text}", origins(moto)))
+}
+
+/// What the operator says of where AWS is, for everybody: at moto.
+pub fn origins(moto: &Moto) -> Value {
+    let services = ["ec2", "elb", "secretsmanager", "ssm", "s3", "sts"];
+    let endpoints: Map<String, Value> =
+        services.iter().map(|name| ((*name).to_owned(), json!({"url": moto.url}))).collect();
+    json!({"apiVersion": "capstan.dev/v1alpha1", "kind": "ProviderModule", "metadata": {"name": "aws"},
+        "spec": {"endpoints": endpoints}})
+}
