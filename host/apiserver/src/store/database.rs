@@ -60,6 +60,16 @@ pub enum StoreError {
         /// Why not.
         what: &'static str,
     },
+    /// It cannot be written anew under another key; it is as it was.
+    #[error(
+        "the state file {path} cannot be encrypted anew: {why}; nothing in it was changed: make room beside it and restart"
+    )]
+    Renew {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        why: Arc<redb::Error>,
+    },
     /// It was closed.
     #[error("the state file {path} is closed")]
     Closed {

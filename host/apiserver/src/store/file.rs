@@ -4,6 +4,7 @@
 //! revisions they reach are one transaction, so a kill at any instant leaves the state of some revision, whole.
 
 use super::StoreError;
+use super::renew;
 use super::seal::{self, Keys};
 use bytes::Bytes;
 use redb::{ReadableDatabase, ReadableTable, TableDefinition};
@@ -13,8 +14,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 
-const OBJECTS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("objects");
-const REVISIONS: TableDefinition<'_, &str, u64> = TableDefinition::new("revisions");
+pub(super) const OBJECTS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("objects");
+pub(super) const REVISIONS: TableDefinition<'_, &str, u64> = TableDefinition::new("revisions");
 
 /// redb's default cache is 1 GiB; the state is in memory anyway.
 const CACHE_BYTES: usize = 4 << 20;
@@ -66,30 +67,12 @@ pub(super) fn row(store: &str, collection: &str, namespace: &str, name: &str) ->
 
 impl File {
     pub fn open(path: &Path, keys: Option<Keys>) -> Result<File, StoreError> {
-        let failed = |why: redb::Error| StoreError::Open { path: path.to_owned(), why: Arc::new(why) };
-        // Secrets are in it: nobody but the owner may read it.
-        let mut options = std::fs::OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(false);
-        #[cfg(unix)]
-        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-        let file = options.open(path).map_err(|error| failed(redb::Error::Io(error)))?;
-        let opened = redb::backends::FileBackend::new(file);
-        let in_use_or = |error: redb::DatabaseError| match error {
-            redb::DatabaseError::DatabaseAlreadyOpen => StoreError::InUse { path: path.to_owned() },
-            error => failed(error.into()),
-        };
-        let backend = opened.map_err(in_use_or)?;
-        let database =
-            redb::Builder::new().set_cache_size(CACHE_BYTES).create_with_backend(backend).map_err(in_use_or)?;
-        let begin = database.begin_write().map_err(|e| failed(e.into()))?;
+        let mut database = open(path)?;
+        if let Some(keys) = &keys
+            && let Some(renewed) = renew::under(keys, path, &database)?
         {
-            let mut objects = begin.open_table(OBJECTS).map_err(|e| failed(e.into()))?;
-            if let Some(keys) = &keys {
-                seal_all(path, &mut objects, keys)?;
-            }
+            database = renewed;
         }
-        begin.open_table(REVISIONS).map_err(|e| failed(e.into()))?;
-        begin.commit().map_err(|e| failed(e.into()))?;
         let (database, keys) = (Arc::new(database), keys.map(Arc::new));
         let (sender, receiver) = channel();
         let failure = Arc::new(OnceLock::new());
@@ -98,7 +81,7 @@ impl File {
         let thread = std::thread::Builder::new()
             .name("store".into())
             .spawn(move || writer.run(&receiver))
-            .map_err(|error| failed(redb::Error::Io(error)))?;
+            .map_err(|error| StoreError::Open { path: path.to_owned(), why: Arc::new(redb::Error::Io(error)) })?;
         Ok(File {
             path: path.to_owned(),
             database: Mutex::new(Some(database)),
@@ -203,31 +186,34 @@ impl Drop for File {
 }
 
 /// The collection of a row.
-fn collection_of(row: &[u8]) -> &[u8] {
+pub(super) fn collection_of(row: &[u8]) -> &[u8] {
     row.split(|byte| *byte == 0).nth(1).unwrap_or_default()
 }
 
-/// Encrypts what is not encrypted under the key that writes.
-fn seal_all(
-    path: &Path,
-    objects: &mut redb::Table<'_, &'static [u8], &'static [u8]>,
-    keys: &Keys,
-) -> Result<(), StoreError> {
-    let failed = |why: redb::Error| StoreError::Read { path: path.to_owned(), why: Arc::new(why) };
-    let sealed = |what: &'static str| StoreError::Sealed { path: path.to_owned(), what };
-    let mut stale = Vec::new();
-    for entry in objects.iter().map_err(|error| failed(error.into()))? {
-        let (row, value) = entry.map_err(|error| failed(error.into()))?;
-        if collection_of(row.value()) == seal::COLLECTION.as_bytes() && !keys.is_current(value.value()) {
-            stale.push((row.value().to_vec(), value.value().to_vec()));
-        }
-    }
-    for (row, value) in stale {
-        let value = seal::open(Some(keys), &row, value).map_err(sealed)?;
-        let value = keys.seal(&row, &value).ok_or_else(|| sealed("the system has no random numbers"))?;
-        objects.insert(row.as_slice(), value.as_slice()).map_err(|error| failed(error.into()))?;
-    }
-    Ok(())
+/// Opens the file, or makes it: for nobody but its owner, as Secrets are in it.
+pub(super) fn open(path: &Path) -> Result<redb::Database, StoreError> {
+    let failed = |why: redb::Error| StoreError::Open { path: path.to_owned(), why: Arc::new(why) };
+    let mut options = std::fs::OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let file = options.open(path).map_err(|error| failed(redb::Error::Io(error)))?;
+    let opened = redb::backends::FileBackend::new(file);
+    let in_use_or = |error: redb::DatabaseError| match error {
+        redb::DatabaseError::DatabaseAlreadyOpen => StoreError::InUse { path: path.to_owned() },
+        error => failed(error.into()),
+    };
+    let backend = opened.map_err(in_use_or)?;
+    let database = redb::Builder::new().set_cache_size(CACHE_BYTES).create_with_backend(backend).map_err(in_use_or)?;
+    let tables = || -> Result<(), redb::Error> {
+        let begin = database.begin_write()?;
+        begin.open_table(OBJECTS)?;
+        begin.open_table(REVISIONS)?;
+        begin.commit()?;
+        Ok(())
+    };
+    tables().map_err(failed)?;
+    Ok(database)
 }
 
 fn prefix(store: &str) -> (Vec<u8>, Vec<u8>) {

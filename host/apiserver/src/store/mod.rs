@@ -7,6 +7,7 @@ mod database;
 mod file;
 mod history;
 mod object;
+mod renew;
 mod seal;
 
 pub use database::{Database, StoreError};
