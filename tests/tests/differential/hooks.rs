@@ -151,7 +151,7 @@ async fn a_validating_webhook_is_asked() {
         let path = format!("{REGISTRATION}/validatingwebhookconfigurations");
         s.post(&path, &configuration(kind, "validate", "hooks-validate", webhook)).await;
         let maps = maps("hooks-validate");
-        in_force(s, &maps, &map("bad", json!({})), |answer| answer.code == 403).await;
+        in_force(s, &maps, &map("bad", json!({})), |answer| answer.code == 400).await;
         for name in ["good", "bad", "bad-message", "bad-code"] {
             s.post(&maps, &map(name, json!({"a": "b"}))).await;
         }
@@ -215,7 +215,7 @@ async fn a_webhook_that_does_not_answer() {
         effects["clientConfig"] = hook.client("/validate");
         effects["sideEffects"] = "NoneOnDryRun".into();
         s.post(&path, &configuration(kind, "effects", "hooks-dead", effects)).await;
-        in_force(s, &maps, &map("bad", json!({})), |answer| answer.code == 403).await;
+        in_force(s, &maps, &map("bad", json!({})), |answer| answer.code == 400).await;
         s.delete(&format!("{path}/effects")).await;
     })
     .await;
@@ -245,11 +245,11 @@ async fn a_conversion_webhook_is_asked() {
     compare(async |s: &mut Session| {
         s.namespace("hooks-convert").await;
         let hook = Hook::start(s, convert).await;
-        let mut crd = definition("convert.diff.dev", "sizes", "Size", object_schema(json!({"size": {"type": "string"}})));
+        let mut crd = definition("convert.diff.dev", "sizes", "Size", object_schema(json!({"size": {"type": "string"}, "note": {"type": "string"}})));
         let mut second = crd["spec"]["versions"][0].clone();
         second["name"] = "v2".into();
         second["storage"] = false.into();
-        second["schema"]["openAPIV3Schema"] = object_schema(json!({"extent": {"type": "string"}}));
+        second["schema"]["openAPIV3Schema"] = object_schema(json!({"extent": {"type": "string"}, "note": {"type": "string"}}));
         crd["spec"]["versions"].as_array_mut().expect("versions").push(second);
         crd["spec"]["conversion"] = json!({"strategy": "Webhook", "webhook": {
             "conversionReviewVersions": ["v1"], "clientConfig": hook.client("/convert")}});
@@ -267,6 +267,18 @@ async fn a_conversion_webhook_is_asked() {
         s.patch(&format!("{new}/a"), "merge", &json!({"spec": {"extent": "bigger"}})).await;
         s.get(&format!("{old}/a")).await;
         s.request(Method::POST, &new).json(&size("v2", "c", json!({"extent": "unspeakable"}))).send().await;
+        // Who applies in one version and then in another owns the same fields under other names.
+        let named = |version: &str, spec: Value| size(version, "applied", spec);
+        let [old_one, new_one] = [&old, &new].map(|path| format!("{path}/applied"));
+        s.apply(&old_one, "first", &named("v1", json!({"size": "large", "note": "n"}))).await;
+        s.apply(&new_one, "second", &named("v2", json!({"extent": "huge"}))).await;
+        s.apply(&new_one, "second", &named("v2", json!({"note": "n"}))).await;
+        s.apply(&new_one, "first", &named("v2", json!({"extent": "larger"}))).await;
+        s.apply(&old_one, "first", &named("v1", json!({"note": "m"}))).await;
+        s.applying(&new_one, "second", true, &named("v2", json!({"extent": "huge", "note": "o"}))).send().await;
+        s.get(&old_one).await;
+        s.patch(&old_one, "merge", &json!({"spec": {"size": "small"}})).await;
+        s.get(&new_one).await;
         s.delete("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/sizes.convert.diff.dev").await;
     })
     .await;

@@ -84,8 +84,7 @@ impl tower::Service<Request<kube::client::Body>> for Proxy {
             }
             let mut cut = proxy.way.subscribe();
             let url = format!("{}{}", proxy.url, parts.uri.path_and_query().map_or("/", |path| path.as_str()));
-            let response =
-                proxy.client.request(parts.method, url).headers(parts.headers).body(body).send().await?;
+            let response = proxy.client.request(parts.method, url).headers(parts.headers).body(body).send().await?;
             let code = response.status();
             let until = async move { drop(cut.wait_for(|way| matches!(way, Way::Cut | Way::NoWatches)).await) };
             let stream = response.bytes_stream().take_until(Box::pin(until));
@@ -175,7 +174,10 @@ async fn a21_a_watch_that_cannot_go_on_begins_anew() {
         proxy.way.send_replace(Way::NoWatches);
         tokio::time::sleep(Duration::from_secs(3)).await;
         let (more_lists, more_watches) = *proxy.asked.lock().expect("the counters");
-        assert!(more_lists + more_watches - lists - watches < 20, "{more_lists} lists, {more_watches} watches: it spins");
+        assert!(
+            more_lists + more_watches - lists - watches < 20,
+            "{more_lists} lists, {more_watches} watches: it spins"
+        );
         proxy.way.send_replace(Way::Open);
         change(Method::POST, "last").await;
         let mut all = vec!["last".to_owned()];
