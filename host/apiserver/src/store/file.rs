@@ -44,6 +44,9 @@ pub(super) struct Loaded {
     pub rows: Vec<(String, Vec<u8>)>,
 }
 
+/// A key and its value, as they are in the file.
+type Row = (Vec<u8>, Vec<u8>);
+
 /// The open file.
 pub(super) struct File {
     path: PathBuf,
@@ -123,7 +126,7 @@ impl File {
     /// Reads one store.
     pub fn load(&self, store: &str) -> Result<Loaded, StoreError> {
         let database = self.database()?;
-        let read = || -> Result<(u64, Vec<(Vec<u8>, Vec<u8>)>), redb::Error> {
+        let read = || -> Result<(u64, Vec<Row>), redb::Error> {
             let transaction = database.begin_read()?;
             let revision = transaction.open_table(REVISIONS)?.get(store)?.map(|r| r.value()).unwrap_or(0);
             let table = transaction.open_table(OBJECTS)?;
