@@ -63,6 +63,8 @@ pub struct Up {
     pub wait: &'static str,
     /// Additional environment.
     pub env: Vec<(String, String)>,
+    /// Additional arguments of `capstan up`.
+    pub args: Vec<String>,
     /// `--record`.
     pub record: Option<PathBuf>,
 }
@@ -75,6 +77,7 @@ impl Default for Up {
             exit: false,
             wait: "120s",
             env: Vec::new(),
+            args: Vec::new(),
             record: None,
         }
     }
@@ -123,6 +126,7 @@ impl Plane {
             if up.exit {
                 command.arg("--exit");
             }
+            command.args(&up.args);
         }
         if let Some(file) = &up.record {
             command.arg("--record").arg(file);

@@ -27,6 +27,8 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 /// How many requests one HTTP/2 connection may have on their way. A client's watches share one.
 const STREAMS: u32 = 1000;
+/// How long the head of a request may be over HTTP/2: as long as Go lets it be.
+const HEAD: u32 = 1 << 20;
 /// How long a connection may take to end after the server was told to stop.
 const FAREWELL: Duration = Duration::from_secs(3);
 /// How long the handshake of TLS may take.
@@ -123,7 +125,12 @@ impl ApiServer {
         });
         let mut builder = auto::Builder::new(TokioExecutor::new());
         builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
-        builder.http2().timer(TokioTimer::new()).keep_alive_interval(KEEP_ALIVE).max_concurrent_streams(STREAMS);
+        builder
+            .http2()
+            .timer(TokioTimer::new())
+            .keep_alive_interval(KEEP_ALIVE)
+            .max_concurrent_streams(STREAMS)
+            .max_header_list_size(HEAD);
         let connection = builder.serve_connection(TokioIo::new(io), service);
         tokio::pin!(connection);
         tokio::select! {

@@ -444,12 +444,8 @@ pub(crate) fn grace(resource: &Resource, object: &Value, asked: Option<i64>) -> 
 
 /// What else changes in an object when its deletion begins.
 pub(crate) fn mark_deleted(resource: &Resource, object: &mut Value) {
-    if is(resource, "apiextensions.k8s.io", "customresourcedefinitions")
-        && let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut)
-        && let Some(finalizers) = metadata.entry("finalizers").or_insert_with(|| json!([])).as_array_mut()
-        && !finalizers.iter().any(|finalizer| finalizer == crd::FINALIZER)
-    {
-        finalizers.push(crd::FINALIZER.into());
+    if is_definition(resource) {
+        crd::mark_deleted(object, &now());
     }
     if is(resource, "", "namespaces")
         && let Some(fields) = object.as_object_mut()
@@ -457,6 +453,15 @@ pub(crate) fn mark_deleted(resource: &Resource, object: &mut Value) {
     {
         status.insert("phase".into(), "Terminating".into());
     }
+}
+
+fn is_definition(resource: &Resource) -> bool {
+    is(resource, "apiextensions.k8s.io", "customresourcedefinitions")
+}
+
+/// Whether a deletion is counted as a generation, and told with its grace.
+pub(crate) fn has_grace(resource: &Resource) -> bool {
+    !is_definition(resource)
 }
 
 pub(crate) fn is_pod(resource: &Resource) -> bool {

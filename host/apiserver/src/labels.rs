@@ -39,6 +39,8 @@ impl Requirement {
 
 /// Parses a label selector.
 pub(crate) fn parse(text: &str) -> Result<Vec<Requirement>, String> {
+    // Upstream's scanner takes a zero for the end.
+    let text = text.split('\0').next().unwrap_or_default();
     let mut parser = Parser { tokens: tokens(text), at: 0 };
     let mut out = Vec::new();
     loop {

@@ -36,4 +36,4 @@ pub use options::{
 pub use response::ResponseBody;
 pub use server::{ApiServer, Error};
 pub use status::{Cause, Details, Status};
-pub use store::{Database, HistoryLimit, Store, StoreError};
+pub use store::{Database, HistoryLimit, Keys, Store, StoreError};

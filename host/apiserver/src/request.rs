@@ -115,10 +115,10 @@ impl Query {
         for pair in uri.query().unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             let part = |text: &str| decode(&text.replace('+', " "));
-            let (Some(name), Some(value)) = (part(name), part(value)) else {
-                return Err(Status::bad_request(format!("the query parameter {pair:?} is not properly encoded")));
-            };
-            pairs.push((name, value));
+            // What is not properly encoded is not there, as with Go's parser.
+            if let (Some(name), Some(value)) = (part(name), part(value)) {
+                pairs.push((name, value));
+            }
         }
         Ok(Query { pairs })
     }

@@ -119,9 +119,13 @@ fn parse_fields(text: &str) -> Result<Vec<FieldRequirement>, Status> {
         let mut unescaped = String::new();
         let mut chars = value.chars();
         while let Some(c) = chars.next() {
-            unescaped.push(if c == '\\' { chars.next().ok_or_else(invalid)? } else { c });
+            unescaped.push(match c {
+                '\\' => chars.next().filter(|c| matches!(c, '\\' | ',' | '=')).ok_or_else(invalid)?,
+                '=' => return Err(invalid()),
+                c => c,
+            });
         }
-        out.push(FieldRequirement { field: field.trim().trim_start_matches('.').to_owned(), equal, value: unescaped });
+        out.push(FieldRequirement { field: field.trim_start_matches('.').to_owned(), equal, value: unescaped });
     }
     Ok(out)
 }

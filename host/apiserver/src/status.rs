@@ -42,6 +42,8 @@ pub struct Details {
     pub causes: Vec<Cause>,
     /// When to come back, in seconds.
     pub retry_after: Option<u32>,
+    /// A token with which the list can be gone on with all the same.
+    pub goes_on: Option<String>,
     /// Shown even when there is nothing in it.
     pub empty: bool,
 }
@@ -190,6 +192,11 @@ impl Status {
         )
     }
 
+    /// 500: the object cannot be shown or stored in another version. Kubernetes gives no reason and no details.
+    pub fn unconverted(message: impl std::fmt::Display) -> Status {
+        Status::new(500, "", message.to_string())
+    }
+
     /// 504: a revision that is not there yet.
     pub fn too_large_revision(asked: u64, current: u64) -> Status {
         let message = format!("Too large resource version: {asked}, current: {current}");
@@ -243,8 +250,9 @@ impl Status {
         if let Some(seconds) = about.retry_after {
             details.insert("retryAfterSeconds".into(), seconds.into());
         }
+        let metadata = about.goes_on.as_ref().map_or_else(|| json!({}), |token| json!({"continue": token}));
         let mut object = json!({
-            "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+            "kind": "Status", "apiVersion": "v1", "metadata": metadata, "status": "Failure",
             "message": self.message, "reason": self.reason,
         });
         if let Some(fields) = object.as_object_mut() {

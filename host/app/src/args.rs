@@ -75,6 +75,9 @@ pub struct Up {
     /// Directory with provider components (*.wasm) [default: providers/ beside the binary's directory]
     #[arg(long, value_name = "DIR")]
     pub providers: Option<PathBuf>,
+    /// Encrypt Secrets in the state directory with this key (32 bytes in base64); given twice: the first writes, both read
+    #[arg(long = "encryption-key-file", value_name = "FILE")]
+    pub encryption_key_files: Vec<PathBuf>,
     /// Also write what providers ask and are answered to this file, secrets replaced, so that it can be replayed elsewhere
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,

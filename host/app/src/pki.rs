@@ -50,7 +50,7 @@ impl Pki {
             let certificate = params.self_signed(&key).context("make the certificate authority")?;
             // The certificate last: where it is, its key is.
             replace(&key_path, key.serialize_pem().as_bytes(), 0o600)?;
-            replace(&certificate_path, certificate.pem().as_bytes(), 0o644)?;
+            replace(&certificate_path, certificate.pem().as_bytes(), 0o600)?;
         }
         let authority = read(&certificate_path)?;
         let key = KeyPair::from_pem(&read(&key_path)?).with_context(|| {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use capstan_api::{Gvk, Object, ObjectKey};
-use capstan_apiserver::{ApiServer, Authentication, Database, Options, User, server_config};
+use capstan_apiserver::{ApiServer, Authentication, Database, Keys, Options, User, server_config};
 use capstan_cluster::apply::AfterEffect;
 use capstan_cluster::crds;
 use capstan_cluster::kinds::builtin;
@@ -174,7 +174,10 @@ impl Plane {
         let listener = listen(options.port).await?;
         let port = listener.local_addr().context("find the API server's port")?.port();
         let pki = Pki::load(state)?;
-        let database = Database::open(&state.join(state_dir::OBJECTS))?;
+        let database = match encryption_keys(&options.encryption_key_files)? {
+            Some(keys) => Database::open_encrypted(&state.join(state_dir::OBJECTS), keys)?,
+            None => Database::open(&state.join(state_dir::OBJECTS))?,
+        };
         let kinds = ProviderKinds::default();
         let server = ApiServer::new(Options {
             store: database.store("management")?,
@@ -410,6 +413,29 @@ pub fn recording(path: &Path) -> Result<std::fs::File> {
     let mut options = std::fs::OpenOptions::new();
     let opened = options.create(true).append(true).mode(0o600).open(path);
     opened.with_context(|| format!("cannot write the recording {}", path.display()))
+}
+
+/// The keys of these files, if there are any.
+fn encryption_keys(files: &[PathBuf]) -> Result<Option<Keys>> {
+    use base64::Engine as _;
+    use std::os::unix::fs::PermissionsExt as _;
+    let keys = files.iter().map(|file| -> Result<Vec<u8>> {
+        let read = || format!("cannot read the encryption key {}", file.display());
+        let mode = std::fs::metadata(file).with_context(read)?.permissions().mode();
+        if mode & 0o077 != 0 {
+            bail!("others may read the encryption key {0}: chmod 600 {0}", file.display());
+        }
+        let text = std::fs::read_to_string(file).with_context(read)?;
+        let bytes = base64::prelude::BASE64_STANDARD.decode(text.trim()).ok().filter(|bytes| bytes.len() == 32);
+        bytes.with_context(|| {
+            format!(
+                "{} is no key of 32 bytes in base64: make one with `head -c 32 /dev/urandom | base64`",
+                file.display()
+            )
+        })
+    });
+    let keys: Vec<Vec<u8>> = keys.collect::<Result<_>>()?;
+    Ok(Keys::new(&keys))
 }
 
 fn is_ready(lines: &[Line]) -> bool {

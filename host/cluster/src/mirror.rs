@@ -326,10 +326,13 @@ async fn follow(shared: std::sync::Weak<Shared>, cache: std::sync::Weak<Cache>, 
                 let began = tokio::time::Instant::now();
                 let (reached, outcome) = watch(&wire, &shared, &cache, &resource, &scope, from).await;
                 version = reached;
-                // A server that ends every watch at once is not asked again at once.
-                if outcome.is_ok() && began.elapsed() > Duration::from_secs(1) {
+                // A server that ends every watch at once is not asked again at once; how a watch ended that went well until
+                // then says nothing about the next.
+                if began.elapsed() > Duration::from_secs(1) {
                     pause = PAUSES.0;
-                    continue;
+                    if outcome.is_ok() {
+                        continue;
+                    }
                 }
                 outcome
             }

@@ -88,6 +88,11 @@ impl Server {
         self.client(Some(&self.authority.sign("admin", &["system:masters"]).expect("a certificate")))
     }
 
+    /// The certificate of the authority, and who may do everything with their key.
+    pub fn credentials(&self) -> (&str, Signed) {
+        (&self.authority.certificate, self.authority.sign("admin", &["system:masters"]).expect("a certificate"))
+    }
+
     /// Somebody with a certificate.
     pub fn user(&self, name: &str, groups: &[&str]) -> Client {
         self.client(Some(&self.authority.sign(name, groups).expect("a certificate")))

@@ -2,6 +2,7 @@
 //!
 //! Work is found when something is committed and put into a queue; a task exists only while the queue has something.
 
+mod accounts;
 mod collect;
 mod contents;
 mod expiry;
@@ -20,6 +21,8 @@ use tokio_util::sync::CancellationToken;
 pub(crate) enum Work {
     /// Does it still have an owner? Is it held by what the collector has to do first?
     Object(Place),
+    /// A namespace that may lack its default account.
+    Account(Box<str>),
     /// A namespace on its way out.
     Namespace(Box<str>),
     /// A definition on its way out.
@@ -67,8 +70,9 @@ impl ApiServer {
 
     /// Queues what an object as it is now may need.
     fn consider(&self, resource: &Resource, object: &Object) {
-        if object.meta.deleting && &*resource.collection == "namespaces" {
-            self.push(Work::Namespace(object.key.name.clone()));
+        if &*resource.collection == "namespaces" {
+            let name = object.key.name.clone();
+            self.push(if object.meta.deleting { Work::Namespace(name) } else { Work::Account(name) });
         }
         if object.meta.deleting && &*resource.collection == crd::COLLECTION {
             self.push(Work::Definition(object.key.name.clone()));
@@ -108,6 +112,9 @@ impl ApiServer {
                 self.push(Work::Object(place));
             }
             self.look_at_owners(after);
+            if &*resource.collection == accounts::COLLECTION && &*after.key.name == accounts::DEFAULT {
+                self.push(Work::Account(after.key.namespace.clone()));
+            }
             if !after.key.namespace.is_empty() {
                 let namespace = store.get("namespaces", &crate::store::Key::new("", &after.key.namespace));
                 if namespace.is_some_and(|namespace| namespace.meta.deleting) {
@@ -174,6 +181,7 @@ impl ApiServer {
             };
             match work {
                 Work::Object(place) => self.collect(&place),
+                Work::Account(namespace) => self.give_account(&namespace),
                 Work::Namespace(name) => self.empty_namespace(&name),
                 Work::Definition(name) => self.empty_definition(&name),
             }

@@ -87,6 +87,7 @@ fn resource(kind: &BuiltinKind) -> Resource {
 
 fn categories(kind: &BuiltinKind) -> &'static [&'static str] {
     match (kind.group, kind.plural) {
+        ("apps", "controllerrevisions") => &[],
         ("", "pods" | "services" | "replicationcontrollers") | ("apps", _) | ("batch", _) => &["all"],
         ("apiextensions.k8s.io" | "admissionregistration.k8s.io", _) => &["api-extensions"],
         _ => &[],

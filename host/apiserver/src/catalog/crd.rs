@@ -41,6 +41,25 @@ pub(crate) fn set_stored_versions(crd: &mut Value) {
     }
 }
 
+/// Begins the end of a definition: its objects go first, and it says so.
+pub(crate) fn mark_deleted(crd: &mut Value, now: &str) {
+    if let Some(metadata) = crd.get_mut("metadata").and_then(Value::as_object_mut)
+        && let Some(finalizers) = metadata.entry("finalizers").or_insert_with(|| json!([])).as_array_mut()
+        && !finalizers.iter().any(|finalizer| finalizer == FINALIZER)
+    {
+        finalizers.push(FINALIZER.into());
+    }
+    let Some(fields) = crd.as_object_mut() else { return };
+    let status = fields.entry("status").or_insert_with(|| json!({}));
+    let Some(status) = status.as_object_mut() else { return };
+    let Some(conditions) = status.entry("conditions").or_insert_with(|| json!([])).as_array_mut() else { return };
+    if !conditions.iter().any(|condition| text(condition, "/type") == "Terminating") {
+        conditions.push(json!({"type": "Terminating", "status": "True", "lastTransitionTime": now,
+            "reason": "InstanceDeletionPending",
+            "message": "CustomResourceDefinition marked for deletion; CustomResource deletion will begin soon"}));
+    }
+}
+
 /// Sets what a definition says of itself: the accepted names and its conditions.
 pub(crate) fn set_status(crd: &mut Value, catalog: &Catalog, now: &str) {
     let group = text(crd, "/spec/group").to_owned();

@@ -7,7 +7,7 @@ pub(crate) mod crd;
 pub(crate) use builtin::builtins;
 
 use crate::options::Conversion;
-use crate::schema::Schema;
+use crate::schema::{Schema, Versions};
 use crate::status::qualified;
 use crate::store::{Form, Object};
 use crate::table::Columns;
@@ -240,6 +240,18 @@ impl Resource {
             }
         }
         object.write(out, Form { api_version: rename, without_managed_fields: lean });
+    }
+}
+
+impl Versions for Resource {
+    /// Only a converter knows other names for fields.
+    fn view(&self, object: &Value, api_version: &str) -> Option<(&Schema, Value)> {
+        if !matches!(self.converter, Converter::Hook(_)) {
+            return None;
+        }
+        let mut all = self.versions.iter().chain(&self.unserved);
+        let version = all.find(|version| version.api_version == api_version)?;
+        Some((version.schema(), self.convert(object.clone(), api_version).ok()?))
     }
 }
 

@@ -8,7 +8,6 @@ use crate::options::{AdmissionRequest, Operation};
 use crate::request::BodyForm;
 use crate::response::ResponseBody;
 use crate::schema::{self, FieldError, FieldErrorKind};
-use crate::server::BODY_LIMIT;
 use crate::status::Status;
 use crate::store::{Change, Draft, Object, Refusal};
 use crate::webhooks::Phase;
@@ -116,7 +115,7 @@ impl Call<'_> {
         let key = self.key();
         for _ in 0..ATTEMPTS {
             let current = store.get(&self.resource.collection, &key).ok_or_else(|| self.not_found())?;
-            let old = self.resource.present(&current, &self.version).map_err(Status::internal)?;
+            let old = self.resource.present(&current, &self.version).map_err(Status::unconverted)?;
             let Edited { object: mut new, mut warnings, managed } = edit(&old)?;
             let based_on = revision_of(&new)?;
             if based_on.is_some_and(|revision| revision != current.revision) {
@@ -131,7 +130,7 @@ impl Call<'_> {
             if dry_run {
                 return Ok((Outcome::Dry(new), warnings));
             }
-            let stored = self.resource.convert(new, &self.resource.stored).map_err(Status::internal)?;
+            let stored = self.resource.convert(new, &self.resource.stored).map_err(Status::unconverted)?;
             let gone = is_finished(&stored, &self.resource.qualified());
             let change = if gone {
                 Change::Delete { expected: current.revision }
@@ -152,7 +151,7 @@ impl Call<'_> {
             store.settled(committed.revision).await?;
             if gone {
                 // The last finalizer went, and so did the object; the answer is how it would have been without.
-                let mut last = self.resource.convert(stored, &self.version.api_version).map_err(Status::internal)?;
+                let mut last = self.resource.convert(stored, &self.version.api_version).map_err(Status::unconverted)?;
                 if let Some(metadata) = metadata_of(&mut last) {
                     metadata.insert("resourceVersion".into(), current.revision.to_string().into());
                 }
@@ -230,7 +229,7 @@ impl Call<'_> {
         // Whoever asks owns what he asks for, not what the server and its hooks make of it.
         if !managed {
             let part = (!subresource.is_empty()).then_some(subresource);
-            schema::track_update(schema, Some(old), new, &self.manager(), part, &now());
+            schema::track_update(self.kind(), Some(old), new, &self.manager(), part, &now());
         }
         let managers = new.pointer("/metadata/managedFields").cloned();
         kinds::before_update(self, old, new, subresource);
@@ -407,10 +406,16 @@ fn twice(error: FieldError) -> [FieldError; 2] {
     [error.clone(), error]
 }
 
-/// Lays an object out, unless patch by patch it has grown larger than any request may be.
+/// How large an object may be: what etcd takes in one request.
+const OBJECT_LIMIT: usize = 1536 << 10;
+
+/// Lays an object out, unless it is larger than etcd would take it. The words are etcd's.
 pub(super) fn bounded(object: &Value) -> Result<Draft, Status> {
     let draft = Draft::new(object);
-    if draft.len() > BODY_LIMIT { Err(Status::too_large(BODY_LIMIT)) } else { Ok(draft) }
+    if draft.len() > OBJECT_LIMIT {
+        return Err(Status::new(500, "", "etcdserver: request is too large"));
+    }
+    Ok(draft)
 }
 
 /// `metadata.resourceVersion` as a number.

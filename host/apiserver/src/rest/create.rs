@@ -109,7 +109,7 @@ impl Call<'_> {
                 warnings.extend(admitted);
                 return Ok((Outcome::Dry(object), warnings));
             }
-            let stored = self.resource.convert(object, &self.resource.stored).map_err(Status::internal)?;
+            let stored = self.resource.convert(object, &self.resource.stored).map_err(Status::unconverted)?;
             let committed = match store.commit(&self.resource.collection, &key, Change::Create(bounded(&stored)?)) {
                 Ok(committed) => committed,
                 Err(Refusal::Exists) if attempt + 1 < GENERATED_ATTEMPTS && !base.is_empty() => continue,

@@ -189,10 +189,13 @@ fn mark(resource: &Resource, old: &Value, options: &DeleteOptions) -> Value {
         let at = Timestamp::now().saturating_add(SignedDuration::from_secs(grace)).unwrap_or(Timestamp::MAX);
         let at = if grace == 0 { now() } else { at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string() };
         metadata.insert("deletionTimestamp".into(), at.into());
-        if !kinds::is_namespace(resource) {
+        if !kinds::is_namespace(resource) && kinds::has_grace(resource) {
             metadata.insert("deletionGracePeriodSeconds".into(), grace.into());
         }
-        if !deleting && let Some(generation) = metadata.get("generation").and_then(Value::as_i64) {
+        if !deleting
+            && kinds::has_grace(resource)
+            && let Some(generation) = metadata.get("generation").and_then(Value::as_i64)
+        {
             metadata.insert("generation".into(), (generation + 1).into());
         }
     }
@@ -216,7 +219,8 @@ impl Call<'_> {
 
     fn delete_one(&self, key: &Key, options: &DeleteOptions) -> Result<Deleted, Status> {
         delete_object(self.server, &self.resource, key, options, |old| {
-            let mut shown = self.resource.convert(old.clone(), &self.version.api_version).map_err(Status::internal)?;
+            let mut shown =
+                self.resource.convert(old.clone(), &self.version.api_version).map_err(Status::unconverted)?;
             let before = shown.clone();
             self.admit(Operation::Delete, Some(&before), &mut shown, options.dry_run)?;
             let warnings = self.validate(Operation::Delete, Some(&before), &before, options.dry_run)?;
@@ -234,7 +238,7 @@ impl Call<'_> {
                 store.settled(object.revision).await?;
                 if kinds::is_pod(&self.resource) {
                     // A pod is always told to go before it goes.
-                    let mut last = self.resource.present(&object, &self.version).map_err(Status::internal)?;
+                    let mut last = self.resource.present(&object, &self.version).map_err(Status::unconverted)?;
                     if let Some(metadata) = metadata_of(&mut last) {
                         metadata.entry("deletionTimestamp").or_insert_with(|| now().into());
                         metadata.insert("deletionGracePeriodSeconds".into(), 0.into());
@@ -255,7 +259,7 @@ impl Call<'_> {
                 Ok(response::value(200, &self.success(uid)))
             }
             Deleted::Dry(object, _) => {
-                let object = self.resource.convert(object, &self.version.api_version).map_err(Status::internal)?;
+                let object = self.resource.convert(object, &self.version.api_version).map_err(Status::unconverted)?;
                 self.render(200, &Outcome::Dry(object), &[])
             }
         }

@@ -23,6 +23,7 @@ use crate::options::User;
 use crate::request::{AnswerForm, Query, ResourcePath};
 use crate::response::{self, ResponseBody};
 use crate::schema::FieldError;
+use crate::schema::Kind;
 use crate::server::{ApiServer, refuse};
 use crate::status::Status;
 use crate::store::Key;
@@ -218,6 +219,11 @@ impl Call<'_> {
             Verb::Delete | Verb::DeleteCollection => "Delete",
             Verb::Get | Verb::List | Verb::Watch => "List",
         }
+    }
+
+    /// The kind as this request speaks of it, for those who keep track of who owns what.
+    pub fn kind(&self) -> Kind<'_> {
+        Kind { schema: self.version.schema(), versions: Some(&*self.resource) }
     }
 
     pub fn key(&self) -> Key {

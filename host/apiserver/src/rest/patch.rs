@@ -32,7 +32,7 @@ fn check_growth(object: &Value, operation: &PatchOperation, copied: &mut usize) 
             let value = at(copy.from.as_str());
             *copied += value.map_or(0, |value| value.to_string().len());
             if *copied > BODY_LIMIT {
-                return Err(Status::too_large(BODY_LIMIT));
+                return Err(refused());
             }
             (value, &copy.path)
         }
@@ -41,15 +41,14 @@ fn check_growth(object: &Value, operation: &PatchOperation, copied: &mut usize) 
     };
     let depth = path.as_str().matches('/').count() + value.map_or(0, depth);
     if depth > decode::DEPTH {
-        return Err(Status::bad_request("the patch nests values too deeply"));
+        return Err(refused());
     }
     Ok(())
 }
 
-/// 422: the patch does not fit the object.
-fn refused(error: impl std::fmt::Display) -> Status {
-    let message = format!("the server rejected our request due to an error in our request: {error}");
-    let mut status = Status::new(422, "Invalid", message);
+/// 422: the patch does not fit the object. Kubernetes does not say where.
+fn refused() -> Status {
+    let mut status = Status::new(422, "Invalid", "the server rejected our request due to an error in our request");
     status.details.empty = true;
     status
 }
@@ -146,11 +145,18 @@ impl Call<'_> {
                 if !decoded.value.is_array() {
                     return Err(Status::bad_request("a JSON patch must be a list of operations"));
                 }
-                let patch: json_patch::Patch = serde_json::from_value(decoded.value)
-                    .map_err(|error| refused(format!("the body is not a valid JSON patch: {error}")))?;
-                if patch.0.len() > OPERATIONS {
-                    return Err(Status::too_large(OPERATIONS));
+                let all = decoded.value.as_array().map(Vec::as_slice).unwrap_or_default();
+                if let Some(other) = all.iter().find(|operation| !operation.is_object()) {
+                    return Err(Status::bad_request(format!("error decoding patch: {other} is no operation")));
                 }
+                if all.len() > OPERATIONS {
+                    let why = format!(
+                        "Request entity too large: The allowed maximum operations in a JSON patch is {OPERATIONS}, got {}",
+                        all.len()
+                    );
+                    return Err(Status::new(413, "RequestEntityTooLarge", why));
+                }
+                let patch: json_patch::Patch = serde_json::from_value(decoded.value).map_err(|_| refused())?;
                 (Patch::Json(patch), decoded.duplicates)
             }
             BodyForm::MergePatch => {
@@ -182,7 +188,7 @@ impl Call<'_> {
                 for operation in &patch.0 {
                     check_growth(&object, operation, &mut copied)?;
                     let operation = lenient(&object, operation);
-                    json_patch::patch(&mut object, std::slice::from_ref(&operation)).map_err(refused)?;
+                    json_patch::patch(&mut object, std::slice::from_ref(&operation)).map_err(|_| refused())?;
                 }
             }
             Patch::Merge(patch) => json_patch::merge(&mut object, patch),
@@ -215,6 +221,11 @@ impl Call<'_> {
             if !errors.is_empty() {
                 return Err(Status::invalid(&self.resource.group, kind, &self.path.name, &errors));
             }
+        } else if version.is_empty() {
+            let name = &self.path.name;
+            return Err(Status::bad_request(format!(
+                "the name of the object ({name} based on URL) was undeterminable: name must be provided"
+            )));
         } else if kind != self.resource.kind || version != self.version.api_version {
             let why =
                 format!("it is a {} of {}, not a {kind} of {version}", self.resource.kind, self.version.api_version);
@@ -311,7 +322,7 @@ impl Call<'_> {
         }
         let part = (!subresource.is_empty()).then_some(subresource);
         let applied = |live: Option<&Value>| {
-            let applied = schema::apply(self.version.schema(), live, &configuration, manager, force, part, &now());
+            let applied = schema::apply(self.kind(), live, &configuration, manager, force, part, &now());
             applied.map(|applied| applied.object).map_err(|error| self.apply_error(error, &described))
         };
         let edit = |old: &Value| {

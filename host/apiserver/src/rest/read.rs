@@ -14,15 +14,22 @@ use http::Response;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// Where a list goes on: the revision it shows, and the key after which.
+/// What Kubernetes says of a token whose list is forgotten.
+const FORGOTTEN: &str = "The provided continue parameter is too old to display a consistent list result. You can start a new list \
+    without the continue parameter, or use the continue token in this response to retrieve the remainder of the results. \
+    Continuing with the provided token results in an inconsistent list - objects that were created, modified, or deleted \
+    between the time the first chunk was returned and now may show up in the list.";
+
+/// Where a list goes on: the revision it shows (None: whatever there is now), and the key after which.
 struct Continue {
-    revision: u64,
+    revision: Option<u64>,
     after: Key,
 }
 
 impl Continue {
     fn token(&self) -> String {
-        let token = json!({"v": "meta.k8s.io/v1", "rv": self.revision, "start": format!("{}/{}", self.after.namespace, self.after.name)});
+        let revision = self.revision.map_or(json!(-1), Value::from);
+        let token = json!({"v": "meta.k8s.io/v1", "rv": revision, "start": format!("{}/{}", self.after.namespace, self.after.name)});
         URL_SAFE_NO_PAD.encode(token.to_string())
     }
 
@@ -30,7 +37,10 @@ impl Continue {
         let invalid = || Status::bad_request("continue key is not valid: it was not made by this server");
         let bytes = URL_SAFE_NO_PAD.decode(token.trim_end_matches('=')).map_err(|_| invalid())?;
         let value: Value = serde_json::from_slice(&bytes).map_err(|_| invalid())?;
-        let revision = value.get("rv").and_then(Value::as_u64).ok_or_else(invalid)?;
+        let revision = match value.get("rv").and_then(Value::as_i64).ok_or_else(invalid)? {
+            -1 => None,
+            revision => Some(u64::try_from(revision).map_err(|_| invalid())?),
+        };
         let start = value.get("start").and_then(Value::as_str).ok_or_else(invalid)?;
         let (namespace, name) = start.split_once('/').ok_or_else(invalid)?;
         Ok(Continue { revision, after: Key::new(namespace, name) })
@@ -71,10 +81,11 @@ impl Call<'_> {
         let limit = self.query.number("limit")?.unwrap_or(0).max(0) as usize;
         // Any state will do, so there is nothing to gain from pages of one.
         let limit = if asked == Some(0) && matching.is_none() { 0 } else { limit };
-        let from = self.query.get("continue").map(Continue::parse).transpose()?;
+        let from = self.query.get("continue");
         check_match(asked, matching, from.is_some(), self.query.get("sendInitialEvents").is_some())?;
+        let from = from.map(Continue::parse).transpose()?;
         let exact = match (&from, matching) {
-            (Some(from), _) => Some(from.revision),
+            (Some(from), _) => from.revision,
             (None, Some("Exact")) => asked,
             // A page of a state is of that state.
             (None, None) if limit > 0 => asked.filter(|asked| *asked > 0),
@@ -83,13 +94,17 @@ impl Call<'_> {
         };
         let store = &self.server.inner.options.store;
         let after = from.as_ref().map(|from| &from.after);
-        let listing = store.list(&self.resource.collection, &self.path.namespace, after, exact).map_err(|out| match out {
-            OutOfRange::TooOld { .. } if from.is_some() => {
-                Status::expired("The provided continue parameter is too old to display a consistent list result. You can start a new list without the continue parameter.")
-            }
-            OutOfRange::TooOld { oldest } => too_old(exact.unwrap_or(0), oldest),
-            OutOfRange::TooNew { current } => Status::too_large_revision(exact.unwrap_or(0), current),
-        })?;
+        let listing =
+            store.list(&self.resource.collection, &self.path.namespace, after, exact).map_err(|out| match out {
+                OutOfRange::TooOld { .. } if from.is_some() => {
+                    let mut status = Status::expired(FORGOTTEN);
+                    status.details.goes_on =
+                        after.map(|after| Continue { revision: None, after: after.clone() }.token());
+                    status
+                }
+                OutOfRange::TooOld { oldest } => too_old(exact.unwrap_or(0), oldest),
+                OutOfRange::TooNew { current } => Status::too_large_revision(exact.unwrap_or(0), current),
+            })?;
         let Listing { objects, revision, settled } = listing;
         if let Some(asked) = asked.filter(|asked| *asked > revision) {
             return Err(Status::too_large_revision(asked, revision));
@@ -110,7 +125,8 @@ impl Call<'_> {
                 let left: Vec<_> = objects.collect();
                 let more = left.iter().any(|object| selector.matches(object));
                 if more && let Some(fields) = metadata.as_object_mut() {
-                    fields.insert("continue".into(), Continue { revision, after: key }.token().into());
+                    let next = Continue { revision: Some(revision), after: key };
+                    fields.insert("continue".into(), next.token().into());
                     if selector.is_empty() {
                         fields.insert("remainingItemCount".into(), left.len().into());
                     }

@@ -84,7 +84,7 @@ pub(super) fn object(
         resource.write(object, version, lean, &mut out);
         return Ok(out);
     }
-    let value = resource.show(object, version, lean).map_err(Status::internal)?;
+    let value = resource.show(object, version, lean).map_err(Status::unconverted)?;
     let shown = show(version, &value, form, include, definitions);
     Ok(shown.to_string().into_bytes())
 }
@@ -137,7 +137,7 @@ impl Call<'_> {
                 let (include, now) = (Include::of(self), Timestamp::now());
                 let mut rows = Vec::with_capacity(objects.len());
                 for object in &objects {
-                    let value = self.resource.show(object, &self.version, self.lean).map_err(Status::internal)?;
+                    let value = self.resource.show(object, &self.version, self.lean).map_err(Status::unconverted)?;
                     rows.push(row(&self.version, &value, include, now));
                 }
                 let table = table(Some(self.version.columns.definitions()), rows, metadata.clone());

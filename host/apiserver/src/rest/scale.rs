@@ -66,7 +66,7 @@ impl Call<'_> {
         let store = &self.server.inner.options.store;
         let object = store.get(&self.resource.collection, &self.key()).ok_or_else(|| self.not_found())?;
         store.settled(object.revision).await?;
-        let value = self.resource.present(&object, &self.version).map_err(Status::internal)?;
+        let value = self.resource.present(&object, &self.version).map_err(Status::unconverted)?;
         Ok(response::value(200, &self.scale_of(&value)?))
     }
 
@@ -107,7 +107,7 @@ impl Call<'_> {
         };
         let (outcome, _) = self.change(edit, "scale").await?;
         let value = match outcome {
-            Outcome::Stored(object) => self.resource.present(&object, &self.version).map_err(Status::internal)?,
+            Outcome::Stored(object) => self.resource.present(&object, &self.version).map_err(Status::unconverted)?,
             Outcome::Dry(value) => value,
         };
         Ok(response::value(200, &self.scale_of(&value)?))

@@ -23,6 +23,9 @@ use tokio_util::sync::CancellationToken;
 
 /// How many events are taken from the history at a time.
 const BATCH: usize = 256;
+/// How much may be ready for a client that does not take it (one event may be larger): a slow one costs this much, and what
+/// the store keeps of the past, and no more.
+const READY: usize = 256 << 10;
 /// How often a quiet watch is told how far it has come.
 const BOOKMARK: Duration = Duration::from_secs(60);
 /// How long a watch lasts when the client does not say; somewhere between this and twice this, so that not all end at once.
@@ -49,6 +52,8 @@ struct Watch {
     mark_end: bool,
     lean: bool,
     ready: VecDeque<Bytes>,
+    /// Bytes of what is ready.
+    waiting: usize,
     definitions_sent: bool,
     ends: Instant,
     next_bookmark: Instant,
@@ -86,6 +91,7 @@ impl Call<'_> {
             mark_end: false,
             lean: self.lean,
             ready: VecDeque::new(),
+            waiting: 0,
             definitions_sent: false,
             ends: Instant::now() + timeout,
             next_bookmark: Instant::now() + BOOKMARK,
@@ -142,7 +148,7 @@ impl Watch {
 
     /// Tells more of what there was at the beginning. Whether there was more.
     fn tell_initial(&mut self) -> bool {
-        while self.ready.len() < BATCH {
+        while self.ready.len() < BATCH && self.waiting < READY {
             let Some(object) = self.initial.next() else {
                 if std::mem::take(&mut self.mark_end) {
                     self.bookmark(true);
@@ -159,8 +165,8 @@ impl Watch {
     /// The next piece of the answer. None when the watch is over.
     async fn next(&mut self) -> Option<Bytes> {
         loop {
-            if let Some(first) = self.ready.pop_front() {
-                return Some(self.gather(first));
+            if let Some(piece) = self.gather() {
+                return Some(piece);
             }
             if self.over {
                 return None;
@@ -180,14 +186,20 @@ impl Watch {
                     continue;
                 }
                 Ok((events, durable)) => {
-                    self.cursor = match events.last() {
-                        Some(last) if events.len() == BATCH => last.object.revision,
-                        _ => self.cursor.max(durable),
-                    };
-                    for event in &events {
+                    let all = events.len() < BATCH;
+                    let mut rest = events.iter();
+                    for event in rest.by_ref() {
                         self.event(event);
+                        self.cursor = event.object.revision;
+                        if self.waiting >= READY {
+                            break;
+                        }
                     }
-                    if events.len() == BATCH || !self.ready.is_empty() {
+                    let all = all && rest.next().is_none();
+                    if all {
+                        self.cursor = self.cursor.max(durable);
+                    }
+                    if !all || !self.ready.is_empty() {
                         continue;
                     }
                 }
@@ -225,10 +237,12 @@ impl Watch {
         }
     }
 
-    /// Puts what is ready into one piece, up to a size.
-    fn gather(&mut self, first: Bytes) -> Bytes {
+    /// Puts what is ready into one piece, up to a size. None when nothing is.
+    fn gather(&mut self) -> Option<Bytes> {
+        let first = self.ready.pop_front()?;
         if self.ready.is_empty() {
-            return first;
+            self.waiting = 0;
+            return Some(first);
         }
         let mut out = Vec::from(first);
         while out.len() < 64 << 10
@@ -236,7 +250,8 @@ impl Watch {
         {
             out.extend_from_slice(&next);
         }
-        Bytes::from(out)
+        self.waiting = self.waiting.saturating_sub(out.len());
+        Some(Bytes::from(out))
     }
 
     fn event(&mut self, event: &Event) {
@@ -270,6 +285,7 @@ impl Watch {
         out.extend_from_slice(b"\",\"object\":");
         out.extend_from_slice(json);
         out.extend_from_slice(b"}\n");
+        self.waiting += out.len();
         self.ready.push_back(Bytes::from(out));
     }
 

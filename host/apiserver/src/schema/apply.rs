@@ -9,6 +9,7 @@ use super::fields::{Element, Set};
 use super::managed::{Entry, Managers, bare, ownable};
 use super::node::Node;
 use super::typed::{self, compare, every_path, merge, remove, to_set};
+use super::versions::{Differences, Kind};
 use serde_json::{Map, Value};
 
 /// The annotation in which `kubectl apply` without `--server-side` keeps what it applied.
@@ -97,8 +98,8 @@ fn conflict_message(conflicts: &[FieldConflict]) -> String {
 /// # Errors
 /// [`ApplyError::Conflict`] lists every field that another manager owns with another value; [`ApplyError::Invalid`] says
 /// what in the configuration makes no sense (managedFields in it, list items without their keys).
-pub fn apply(
-    schema: &Schema,
+pub fn apply<'a>(
+    kind: impl Into<Kind<'a>>,
     live: Option<&Value>,
     applied: &Value,
     manager: &str,
@@ -106,8 +107,9 @@ pub fn apply(
     subresource: Option<&str>,
     now_rfc3339: &str,
 ) -> Result<Applied, ApplyError> {
-    let root = Some(schema.root());
-    let config = configuration(schema, applied, subresource)?;
+    let kind = kind.into();
+    let root = Some(kind.schema.root());
+    let config = configuration(kind.schema, applied, subresource)?;
     let said = to_set(root, &config, "").map_err(ApplyError::Invalid)?;
     let mine = Entry {
         manager: manager.to_owned(),
@@ -136,25 +138,29 @@ pub fn apply(
             fields: ownable(&compare(root, &empty_object(), &live_bare).brought()),
         });
     }
-    let last = before.find(&mine).map(|entry| entry.fields.clone());
+    let last = before.find(&mine).cloned();
     managers.put(mine.clone());
 
     let merged = merge(root, &live_bare, &config);
-    let object = match last.filter(|last| !last.is_empty()) {
-        Some(last) => merge(root, &without_dropped(root, &merged, &managers, &said, &last), &config),
+    let object = match last.filter(|last| !last.fields.is_empty()) {
+        Some(last) => {
+            let kept = dropped_in_another_version(kind, &merged, &managers, &said, &last, &mine);
+            let kept = kept.unwrap_or_else(|| without_dropped(root, &merged, &managers, &said, &last.fields));
+            merge(root, &kept, &config)
+        }
         None => merged,
     };
 
     let mut object = object;
     typed::drop_emptied(root, &config, &live_bare, &mut object);
-    let changes = compare(root, &live_bare, &object);
-    let brought = changes.brought();
+    let mut changes = Differences::new(kind, &live_bare, &object);
     let mut conflicts = Vec::new();
     for entry in &mut managers.0 {
         if entry.same_manager(&mine) {
             continue;
         }
-        let contested = entry.fields.intersection(&brought);
+        let changes = changes.in_version(&entry.api_version);
+        let contested = entry.fields.intersection(&changes.brought());
         if !contested.is_empty() {
             conflicts.extend(contested.paths().into_iter().map(|field| FieldConflict {
                 manager: entry.manager.clone(),
@@ -196,15 +202,15 @@ pub fn apply(
 /// `new` may bring managedFields of its own (a client that migrates or clears them); otherwise those of `old` are carried
 /// over. When nothing changed, `new` ends up with the managedFields it had. A stored object whose managedFields were
 /// cleared stays without until somebody applies to it, as upstream.
-pub fn track_update(
-    schema: &Schema,
+pub fn track_update<'a>(
+    kind: impl Into<Kind<'a>>,
     old: Option<&Value>,
     new: &mut Value,
     manager: &str,
     subresource: Option<&str>,
     now_rfc3339: &str,
 ) {
-    let root = Some(schema.root());
+    let kind = kind.into();
     // An empty list clears them, as a list of one empty entry does.
     let empty = new.pointer("/metadata/managedFields").and_then(Value::as_array).is_some_and(Vec::is_empty);
     let mut managers = match (Managers::read(new).filter(|_| !empty), old) {
@@ -220,10 +226,11 @@ pub fn track_update(
     }
     let new_bare = bare(new);
     let old_bare = old.map_or_else(empty_object, bare);
-    let changes = compare(root, &old_bare, &new_bare);
-    let brought = ownable(&changes.brought());
+    let mut changes = Differences::new(kind, &old_bare, &new_bare);
+    let brought = ownable(&changes.own().brought());
     for entry in &mut managers.0 {
-        entry.fields = entry.fields.difference(&brought).difference(&changes.removed);
+        let changes = changes.in_version(&entry.api_version);
+        entry.fields = entry.fields.difference(&ownable(&changes.brought())).difference(&changes.removed);
     }
     if !brought.is_empty() {
         let mut mine = Entry {
@@ -313,6 +320,30 @@ fn without_dropped(root: Option<&Node>, merged: &Value, managers: &Managers, sai
     let restored = remove(root, merged, &kept, &mine_and_others).unwrap_or_else(nothing);
     let gone = all.difference(&paths(&restored)).intersection(&last);
     remove(root, merged, &gone, &mine_and_others).unwrap_or_else(nothing)
+}
+
+/// As [`without_dropped`] for what was applied last in another version: its fields are named in that one, so they are taken
+/// out there. None when both versions are the same, or it cannot be said how the object looks in the other.
+fn dropped_in_another_version(
+    kind: Kind<'_>,
+    merged: &Value,
+    managers: &Managers,
+    said: &Set,
+    last: &Entry,
+    mine: &Entry,
+) -> Option<Value> {
+    let versions = kind.versions.filter(|_| last.api_version != mine.api_version)?;
+    let (schema, there) = versions.view(merged, &last.api_version)?;
+    let of = |version: &str| {
+        Managers(managers.0.iter().filter(|e| e.api_version == version && !e.same_manager(mine)).cloned().collect())
+    };
+    let nothing = Set::default();
+    let cut = without_dropped(Some(schema.root()), &there, &of(&last.api_version), &nothing, &last.fields);
+    let (_, back) = versions.view(&cut, &mine.api_version)?;
+    let root = Some(kind.schema.root());
+    let owned = of(&mine.api_version).0.iter().fold(said.clone(), |all, entry| all.union(&entry.fields));
+    let gone = compare(root, merged, &back).removed.difference(&owned.with_named_fields(root));
+    Some(remove(root, merged, &gone, &owned).unwrap_or_else(empty_object))
 }
 
 fn unchanged(before: &Managers, after: &Managers) -> bool {

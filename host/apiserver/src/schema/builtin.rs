@@ -68,6 +68,7 @@ kinds! {
     "admissionregistration.k8s.io" "io.k8s.api.admissionregistration" "v1" "MutatingWebhookConfiguration" "mutatingwebhookconfigurations" "mutatingwebhookconfiguration" [] false []
     "admissionregistration.k8s.io" "io.k8s.api.admissionregistration" "v1" "ValidatingWebhookConfiguration" "validatingwebhookconfigurations" "validatingwebhookconfiguration" [] false []
     "apiextensions.k8s.io" "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions" "v1" "CustomResourceDefinition" "customresourcedefinitions" "customresourcedefinition" ["crd" "crds"] false ["status"]
+    "apps" "io.k8s.api.apps" "v1" "ControllerRevision" "controllerrevisions" "controllerrevision" [] true []
     "apps" "io.k8s.api.apps" "v1" "DaemonSet" "daemonsets" "daemonset" ["ds"] true ["status"]
     "apps" "io.k8s.api.apps" "v1" "Deployment" "deployments" "deployment" ["deploy"] true ["status" "scale"]
     "apps" "io.k8s.api.apps" "v1" "ReplicaSet" "replicasets" "replicaset" ["rs"] true ["status" "scale"]

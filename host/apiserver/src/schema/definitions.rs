@@ -99,6 +99,7 @@ fn raw() -> Map<String, Value> {
         core::v1::Secret,
         core::v1::Service,
         core::v1::ServiceAccount,
+        apps::v1::ControllerRevision,
         apps::v1::DaemonSet,
         apps::v1::Deployment,
         apps::v1::ReplicaSet,
@@ -280,12 +281,38 @@ fn references(schema: &Value, found: &mut Vec<String>) {
     }
 }
 
+/// References by a name that may be empty.
+const NAMELESS: &[&str] = &[
+    ".LocalObjectReference",
+    ".ConfigMapEnvSource",
+    ".ConfigMapKeySelector",
+    ".ConfigMapProjection",
+    ".SecretEnvSource",
+    ".SecretKeySelector",
+    ".SecretProjection",
+];
+
 /// Adds what the table says, and puts references with siblings into `allOf`, as OpenAPI 3.0 wants them.
 fn publish(definition: &str, schema: &mut Value) {
     if note(definition, None).and_then(|note| note.atomic) == Some(true)
         && let Some(map) = schema.as_object_mut()
     {
         map.insert("x-kubernetes-map-type".to_owned(), "atomic".into());
+    }
+    // What Rust's types always have is not what a client must say.
+    let always = |name: &Value| {
+        (name == "metadata" && !definition.ends_with(".core.v1.Event"))
+            || (name == "name"
+                && definition.contains(".core.v1.")
+                && NAMELESS.iter().any(|own| definition.ends_with(own)))
+    };
+    if let Some(required) = schema.get_mut("required").and_then(Value::as_array_mut) {
+        required.retain(|name| !always(name));
+        if required.is_empty()
+            && let Some(map) = schema.as_object_mut()
+        {
+            map.shift_remove("required");
+        }
     }
     let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) else { return };
     for (name, property) in properties {

@@ -33,6 +33,7 @@ mod prune;
 mod strategic;
 mod typed;
 mod validate;
+mod versions;
 
 #[cfg(test)]
 mod tests;
@@ -47,6 +48,7 @@ pub use meta::{
     subdomain_errors, validate_object_meta, validate_object_meta_named,
 };
 pub use strategic::strategic_merge;
+pub use versions::{Kind, Versions};
 
 use base64::Engine;
 use node::{Field, Node, Type};

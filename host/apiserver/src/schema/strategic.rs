@@ -56,8 +56,8 @@ fn merge_map(
     }
     for (directive, values) in patch {
         if let Some(list) = directive.strip_prefix(DELETE_PRIMITIVES) {
-            let values = values.as_array().ok_or_else(|| format!("{directive} must be a list"))?;
-            if let Some(items) = out.get_mut(list).and_then(Value::as_array_mut) {
+            // Where there is nothing to take away, or nothing is named, nothing is asked.
+            if let (Some(items), Some(values)) = (out.get_mut(list).and_then(Value::as_array_mut), values.as_array()) {
                 items.retain(|item| !values.contains(item));
             }
         }

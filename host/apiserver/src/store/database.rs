@@ -1,6 +1,7 @@
 //! One file with the state of many stores.
 
 use super::file::File;
+use super::seal::Keys;
 use super::{Inner, Store};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -51,6 +52,24 @@ pub enum StoreError {
         /// What was found.
         what: String,
     },
+    /// Secrets in it cannot be read, or not be encrypted.
+    #[error("the state file {path} cannot be used: {what}")]
+    Sealed {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        what: &'static str,
+    },
+    /// It cannot be written anew under another key; it is as it was.
+    #[error(
+        "the state file {path} cannot be encrypted anew: {why}; nothing in it was changed: make room beside it and restart"
+    )]
+    Renew {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        why: Arc<redb::Error>,
+    },
     /// It was closed.
     #[error("the state file {path} is closed")]
     Closed {
@@ -81,7 +100,12 @@ impl Database {
     /// Opens the file, or makes it. Its directory must exist. A change counts as made when it is on the disk; writers that come
     /// together share one commit.
     pub fn open(path: &Path) -> Result<Database, StoreError> {
-        Ok(Database { file: Arc::new(File::open(path)?), open: Mutex::default() })
+        Ok(Database { file: Arc::new(File::open(path, None)?), open: Mutex::default() })
+    }
+
+    /// As [`Database::open`], with Secrets encrypted under the first of these keys from now on, and in the file.
+    pub fn open_encrypted(path: &Path, keys: Keys) -> Result<Database, StoreError> {
+        Ok(Database { file: Arc::new(File::open(path, Some(keys))?), open: Mutex::default() })
     }
 
     /// The store of this name; a new one is empty. Asked for again while it is in use, it is the same store.

@@ -4,6 +4,8 @@
 //! revisions they reach are one transaction, so a kill at any instant leaves the state of some revision, whole.
 
 use super::StoreError;
+use super::renew;
+use super::seal::{self, Keys};
 use bytes::Bytes;
 use redb::{ReadableDatabase, ReadableTable, TableDefinition};
 use std::collections::BTreeMap;
@@ -12,8 +14,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 
-const OBJECTS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("objects");
-const REVISIONS: TableDefinition<'_, &str, u64> = TableDefinition::new("revisions");
+pub(super) const OBJECTS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("objects");
+pub(super) const REVISIONS: TableDefinition<'_, &str, u64> = TableDefinition::new("revisions");
 
 /// redb's default cache is 1 GiB; the state is in memory anyway.
 const CACHE_BYTES: usize = 4 << 20;
@@ -42,6 +44,9 @@ pub(super) struct Loaded {
     pub rows: Vec<(String, Vec<u8>)>,
 }
 
+/// A key and its value, as they are in the file.
+type Row = (Vec<u8>, Vec<u8>);
+
 /// The open file.
 pub(super) struct File {
     path: PathBuf,
@@ -49,6 +54,7 @@ pub(super) struct File {
     sender: Mutex<Option<Sender<Message>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
     failure: Arc<OnceLock<StoreError>>,
+    keys: Option<Arc<Keys>>,
 }
 
 impl std::fmt::Debug for File {
@@ -63,40 +69,29 @@ pub(super) fn row(store: &str, collection: &str, namespace: &str, name: &str) ->
 }
 
 impl File {
-    pub fn open(path: &Path) -> Result<File, StoreError> {
-        let failed = |why: redb::Error| StoreError::Open { path: path.to_owned(), why: Arc::new(why) };
-        // Secrets are in it: nobody but the owner may read it.
-        let mut options = std::fs::OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(false);
-        #[cfg(unix)]
-        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-        let file = options.open(path).map_err(|error| failed(redb::Error::Io(error)))?;
-        let opened = redb::backends::FileBackend::new(file);
-        let in_use_or = |error: redb::DatabaseError| match error {
-            redb::DatabaseError::DatabaseAlreadyOpen => StoreError::InUse { path: path.to_owned() },
-            error => failed(error.into()),
-        };
-        let backend = opened.map_err(in_use_or)?;
-        let database =
-            redb::Builder::new().set_cache_size(CACHE_BYTES).create_with_backend(backend).map_err(in_use_or)?;
-        let begin = database.begin_write().map_err(|e| failed(e.into()))?;
-        begin.open_table(OBJECTS).map_err(|e| failed(e.into()))?;
-        begin.open_table(REVISIONS).map_err(|e| failed(e.into()))?;
-        begin.commit().map_err(|e| failed(e.into()))?;
-        let database = Arc::new(database);
+    pub fn open(path: &Path, keys: Option<Keys>) -> Result<File, StoreError> {
+        let mut database = open(path)?;
+        if let Some(keys) = &keys
+            && let Some(renewed) = renew::under(keys, path, &database)?
+        {
+            database = renewed;
+        }
+        let (database, keys) = (Arc::new(database), keys.map(Arc::new));
         let (sender, receiver) = channel();
         let failure = Arc::new(OnceLock::new());
-        let writer = Writer { path: path.to_owned(), database: database.clone(), failure: failure.clone() };
+        let writer =
+            Writer { path: path.to_owned(), database: database.clone(), failure: failure.clone(), keys: keys.clone() };
         let thread = std::thread::Builder::new()
             .name("store".into())
             .spawn(move || writer.run(&receiver))
-            .map_err(|error| failed(redb::Error::Io(error)))?;
+            .map_err(|error| StoreError::Open { path: path.to_owned(), why: Arc::new(redb::Error::Io(error)) })?;
         Ok(File {
             path: path.to_owned(),
             database: Mutex::new(Some(database)),
             sender: Mutex::new(Some(sender)),
             thread: Mutex::new(Some(thread)),
             failure,
+            keys,
         })
     }
 
@@ -131,7 +126,7 @@ impl File {
     /// Reads one store.
     pub fn load(&self, store: &str) -> Result<Loaded, StoreError> {
         let database = self.database()?;
-        let read = || -> Result<Loaded, redb::Error> {
+        let read = || -> Result<(u64, Vec<Row>), redb::Error> {
             let transaction = database.begin_read()?;
             let revision = transaction.open_table(REVISIONS)?.get(store)?.map(|r| r.value()).unwrap_or(0);
             let table = transaction.open_table(OBJECTS)?;
@@ -139,12 +134,18 @@ impl File {
             let mut rows = Vec::new();
             for entry in table.range(from.as_slice()..to.as_slice())? {
                 let (key, json) = entry?;
-                let collection = key.value().split(|byte| *byte == 0).nth(1).unwrap_or_default();
-                rows.push((String::from_utf8_lossy(collection).into_owned(), json.value().to_vec()));
+                rows.push((key.value().to_vec(), json.value().to_vec()));
             }
-            Ok(Loaded { revision, rows })
+            Ok((revision, rows))
         };
-        read().map_err(|why| StoreError::Read { path: self.path.clone(), why: Arc::new(why) })
+        let (revision, rows) =
+            read().map_err(|why| StoreError::Read { path: self.path.clone(), why: Arc::new(why) })?;
+        let opened = rows.into_iter().map(|(row, value)| {
+            let value = seal::open(self.keys.as_deref(), &row, value);
+            let value = value.map_err(|what| StoreError::Sealed { path: self.path.clone(), what })?;
+            Ok((String::from_utf8_lossy(collection_of(&row)).into_owned(), value))
+        });
+        Ok(Loaded { revision, rows: opened.collect::<Result<_, StoreError>>()? })
     }
 
     /// Queues a change; the store's durable revision tells when it is in the file.
@@ -187,6 +188,37 @@ impl Drop for File {
     }
 }
 
+/// The collection of a row.
+pub(super) fn collection_of(row: &[u8]) -> &[u8] {
+    row.split(|byte| *byte == 0).nth(1).unwrap_or_default()
+}
+
+/// Opens the file, or makes it: for nobody but its owner, as Secrets are in it.
+pub(super) fn open(path: &Path) -> Result<redb::Database, StoreError> {
+    let failed = |why: redb::Error| StoreError::Open { path: path.to_owned(), why: Arc::new(why) };
+    let mut options = std::fs::OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let file = options.open(path).map_err(|error| failed(redb::Error::Io(error)))?;
+    let opened = redb::backends::FileBackend::new(file);
+    let in_use_or = |error: redb::DatabaseError| match error {
+        redb::DatabaseError::DatabaseAlreadyOpen => StoreError::InUse { path: path.to_owned() },
+        error => failed(error.into()),
+    };
+    let backend = opened.map_err(in_use_or)?;
+    let database = redb::Builder::new().set_cache_size(CACHE_BYTES).create_with_backend(backend).map_err(in_use_or)?;
+    let tables = || -> Result<(), redb::Error> {
+        let begin = database.begin_write()?;
+        begin.open_table(OBJECTS)?;
+        begin.open_table(REVISIONS)?;
+        begin.commit()?;
+        Ok(())
+    };
+    tables().map_err(failed)?;
+    Ok(database)
+}
+
 fn prefix(store: &str) -> (Vec<u8>, Vec<u8>) {
     let mut from = store.as_bytes().to_vec();
     let mut to = from.clone();
@@ -206,6 +238,7 @@ struct Writer {
     path: PathBuf,
     database: Arc<redb::Database>,
     failure: Arc<OnceLock<StoreError>>,
+    keys: Option<Arc<Keys>>,
 }
 
 impl Writer {
@@ -261,7 +294,14 @@ impl Writer {
                 let mut reached: BTreeMap<&str, u64> = BTreeMap::new();
                 for write in writes {
                     match &write.json {
-                        Some(json) => drop(objects.insert(write.row.as_slice(), json.as_ref())?),
+                        Some(json) => match self.keys.as_ref().filter(|_| &*write.collection == seal::COLLECTION) {
+                            None => drop(objects.insert(write.row.as_slice(), json.as_ref())?),
+                            Some(keys) => {
+                                let none = || redb::Error::Io(std::io::Error::other("a Secret cannot be encrypted"));
+                                let sealed = keys.seal(&write.row, json).ok_or_else(none)?;
+                                drop(objects.insert(write.row.as_slice(), sealed.as_slice())?);
+                            }
+                        },
                         None => drop(objects.remove(write.row.as_slice())?),
                     }
                     let revision = reached.entry(write.store.name()).or_default();

@@ -7,12 +7,15 @@ mod database;
 mod file;
 mod history;
 mod object;
+mod renew;
+mod seal;
 
 pub use database::{Database, StoreError};
 pub use history::HistoryLimit;
 pub(crate) use history::{Event, EventKind};
 pub use object::Key;
 pub(crate) use object::{Draft, Form, Object, Owner};
+pub use seal::Keys;
 
 use history::History;
 use std::collections::{BTreeMap, BTreeSet, HashMap};

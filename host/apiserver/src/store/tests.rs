@@ -184,3 +184,85 @@ async fn watchers_are_told_what_is_in_the_file_only() {
     writing.await.unwrap();
     store.settled(50).await.unwrap();
 }
+
+/// Secrets are not to be read in the file, under whichever of two keys; everything else is left as it is.
+#[tokio::test]
+async fn secrets_are_encrypted_in_the_file_and_keys_can_be_changed() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("state");
+    let key = |n: u8| vec![n; 32];
+    let keys = |all: &[Vec<u8>]| super::Keys::new(all).unwrap();
+    let secret = |name: &str| {
+        Draft::new(
+            &json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, "uid": format!("uid-{name}")},
+            "data": {"token": "dG9wIHNlY3JldCE="}}),
+        )
+    };
+    let in_file = |words: &[u8]| std::fs::read(&path).unwrap().windows(words.len()).any(|part| part == words);
+    let secrets: Arc<str> = "secrets".into();
+
+    let database = Database::open_encrypted(&path, keys(&[key(1)])).unwrap();
+    let store = database.store("one").unwrap();
+    store.commit(&secrets, &Key::new("", "a"), Change::Create(secret("a"))).unwrap();
+    store.commit(&things(), &Key::new("", "b"), Change::Create(draft("b", 77))).unwrap();
+    store.settled(2).await.unwrap();
+    database.close();
+    assert!(!in_file(b"dG9wIHNlY3JldCE="), "the Secret can be read in the file");
+    assert!(in_file(b"uid-b"), "what is no Secret is not encrypted: the search would have found it");
+
+    let refused = Database::open(&path).unwrap().store("one").unwrap_err().to_string();
+    assert!(refused.contains("--encryption-key-file"), "{refused}");
+    let before = store_rows(&path);
+    let refused = Database::open_encrypted(&path, keys(&[key(2)])).unwrap_err().to_string();
+    assert!(refused.contains("a key that was not given (--encryption-key-file)"), "{refused}");
+    assert_eq!(store_rows(&path), before, "another key changes nothing");
+    assert!(!directory.path().join("state.new").exists());
+    // Rotation: the new one first, then the new one alone.
+    for all in [vec![key(2), key(1)], vec![key(2)]] {
+        let database = Database::open_encrypted(&path, keys(&all)).unwrap();
+        let store = database.store("one").unwrap();
+        let value = store.get("secrets", &Key::new("", "a")).unwrap().value();
+        assert_eq!(value["data"]["token"], "dG9wIHNlY3JldCE=");
+        assert_eq!(store.len(), 2);
+        database.close();
+    }
+    assert!(Database::open_encrypted(&path, keys(&[key(1)])).is_err(), "the old key reads nothing any more");
+}
+
+/// All rows of a state file.
+fn store_rows(path: &std::path::Path) -> Vec<(Vec<u8>, Vec<u8>)> {
+    use redb::{ReadableDatabase, ReadableTable};
+    let database = redb::Database::open(path).unwrap();
+    let table = database.begin_read().unwrap().open_table(file::OBJECTS).unwrap();
+    let rows = table.iter().unwrap().map(|entry| entry.unwrap());
+    rows.map(|(row, value)| (row.value().to_vec(), value.value().to_vec())).collect()
+}
+
+/// A file from before Secrets were encrypted has them encrypted from the first start with a key.
+#[tokio::test]
+async fn what_was_written_without_a_key_is_encrypted_at_the_first_start_with_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("state");
+    let database = Database::open(&path).unwrap();
+    let store = database.store("one").unwrap();
+    let secrets: Arc<str> = "secrets".into();
+    store.commit(&secrets, &Key::new("", "a"), Change::Create(draft("a", 5))).unwrap();
+    store.commit(&things(), &Key::new("", "b"), Change::Create(draft("b", 6))).unwrap();
+    store.settled(2).await.unwrap();
+    database.close();
+    let in_file = |words: &[u8]| std::fs::read(&path).unwrap().windows(words.len()).any(|part| part == words);
+    assert!(in_file(b"uid-a"));
+    // What a start that was killed in the middle left.
+    std::fs::write(directory.path().join("state.new"), "half").unwrap();
+    let keys = || super::Keys::new(&[vec![7; 32]]).unwrap();
+    Database::open_encrypted(&path, keys()).unwrap().close();
+    assert!(!in_file(b"uid-a"), "what it was can still be read in the file");
+    assert!(in_file(b"uid-b") && !directory.path().join("state.new").exists());
+    let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&path).unwrap().permissions());
+    assert_eq!(mode & 0o777, 0o600);
+    assert!(Database::open(&path).unwrap().store("one").is_err(), "it is encrypted now");
+    let database = Database::open_encrypted(&path, keys()).unwrap();
+    let store = database.store("one").unwrap();
+    assert_eq!((store.len(), store.revision()), (2, 2));
+    assert_eq!(store.get("secrets", &Key::new("", "a")).unwrap().value()["x"], 5);
+}

@@ -27,17 +27,15 @@ pub(super) fn of(group: &str, plural: &str) -> &'static BuiltIn {
         ("apps", "replicasets") => &REPLICA_SETS,
         ("apps", "statefulsets") => &STATEFUL_SETS,
         ("apps", "daemonsets") => &DAEMON_SETS,
-        ("batch", "jobs") => &JOBS,
         ("coordination.k8s.io", "leases") => &LEASES,
         ("certificates.k8s.io", "certificatesigningrequests") => &SIGNING_REQUESTS,
         ("apiextensions.k8s.io", "customresourcedefinitions") => &DEFINITIONS,
         ("rbac.authorization.k8s.io", "clusterroles" | "roles") => &ROLES,
-        ("rbac.authorization.k8s.io", "clusterrolebindings" | "rolebindings") => &ROLE_BINDINGS,
-        _ => &PLAIN,
+        _ => super::data::of(group, plural).unwrap_or(&PLAIN),
     }
 }
 
-fn text(object: &Value, path: &str) -> String {
+pub(super) fn text(object: &Value, path: &str) -> String {
     match object.pointer(path) {
         Some(Value::String(text)) => text.clone(),
         Some(Value::Null) | None => String::new(),
@@ -45,23 +43,23 @@ fn text(object: &Value, path: &str) -> String {
     }
 }
 
-fn or(text: String, otherwise: &str) -> String {
+pub(super) fn or(text: String, otherwise: &str) -> String {
     if text.is_empty() { otherwise.to_owned() } else { text }
 }
 
-fn number(object: &Value, path: &str) -> i64 {
+pub(super) fn number(object: &Value, path: &str) -> i64 {
     object.pointer(path).and_then(Value::as_i64).unwrap_or(0)
 }
 
-fn items<'a>(object: &'a Value, path: &str) -> &'a [Value] {
+pub(super) fn items<'a>(object: &'a Value, path: &str) -> &'a [Value] {
     object.pointer(path).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
 }
 
-fn old(object: &Value, now: Timestamp) -> Value {
+pub(super) fn old(object: &Value, now: Timestamp) -> Value {
     age(&text(object, "/metadata/creationTimestamp"), now).into()
 }
 
-fn count(object: &Value, path: &str) -> i64 {
+pub(super) fn count(object: &Value, path: &str) -> i64 {
     match object.pointer(path) {
         Some(Value::Object(fields)) => fields.len() as i64,
         Some(Value::Array(items)) => items.len() as i64,
@@ -69,11 +67,11 @@ fn count(object: &Value, path: &str) -> i64 {
     }
 }
 
-fn joined(object: &Value, path: &str, field: &str) -> String {
+pub(super) fn joined(object: &Value, path: &str, field: &str) -> String {
     items(object, path).iter().map(|item| text(item, field)).collect::<Vec<_>>().join(",")
 }
 
-fn selector(object: &Value) -> String {
+pub(super) fn selector(object: &Value) -> String {
     or(crate::selector::text_of(object.pointer("/spec/selector").unwrap_or(&Value::Null)), "<none>")
 }
 
@@ -152,6 +150,8 @@ static NODES: BuiltIn = BuiltIn {
             or(found.map(|address| text(address, "/address")).unwrap_or_default(), "<none>")
         };
         let info = |field: &str| or(text(node, &format!("/status/nodeInfo/{field}")), "<unknown>");
+        let architecture = text(node, "/status/nodeInfo/architecture");
+        let architecture = if architecture.is_empty() { architecture } else { format!(" ({architecture})") };
         vec![
             status.into(),
             or(roles.join(","), "<none>").into(),
@@ -160,7 +160,7 @@ static NODES: BuiltIn = BuiltIn {
             address("InternalIP").into(),
             address("ExternalIP").into(),
             info("osImage").into(),
-            info("kernelVersion").into(),
+            format!("{}{architecture}", info("kernelVersion")).into(),
             info("containerRuntimeVersion").into(),
         ]
     },
@@ -276,7 +276,7 @@ static EVENTS: BuiltIn = BuiltIn {
     named: true,
 };
 
-fn containers(object: &Value) -> [Value; 2] {
+pub(super) fn containers(object: &Value) -> [Value; 2] {
     [
         joined(object, "/spec/template/spec/containers", "/name").into(),
         joined(object, "/spec/template/spec/containers", "/image").into(),
@@ -377,15 +377,6 @@ static DAEMON_SETS: BuiltIn = BuiltIn {
     named: false,
 };
 
-static JOBS: BuiltIn = BuiltIn {
-    columns: &[("Completions", "string", 0), ("Age", "string", 0)],
-    cells: |job, now| {
-        let wanted = job.pointer("/spec/completions").and_then(Value::as_i64).unwrap_or(1);
-        vec![format!("{}/{wanted}", number(job, "/status/succeeded")).into(), old(job, now)]
-    },
-    named: false,
-};
-
 static LEASES: BuiltIn = BuiltIn {
     columns: &[("Holder", "string", 0), ("Age", "string", 0)],
     cells: |lease, now| vec![text(lease, "/spec/holderIdentity").into(), old(lease, now)],
@@ -430,13 +421,5 @@ static DEFINITIONS: BuiltIn = BuiltIn {
 static ROLES: BuiltIn = BuiltIn {
     columns: &[("Created At", "date", 0)],
     cells: |role, _| vec![text(role, "/metadata/creationTimestamp").into()],
-    named: false,
-};
-
-static ROLE_BINDINGS: BuiltIn = BuiltIn {
-    columns: &[("Role", "string", 0), ("Age", "string", 0)],
-    cells: |binding, now| {
-        vec![format!("{}/{}", text(binding, "/roleRef/kind"), text(binding, "/roleRef/name")).into(), old(binding, now)]
-    },
     named: false,
 };

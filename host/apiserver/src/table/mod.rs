@@ -1,6 +1,7 @@
 //! Tables: what `kubectl get` prints. Columns come from a definition's printer columns or, for built-in kinds, from code.
 
 mod builtin;
+mod data;
 mod jsonpath;
 
 use jiff::Timestamp;

@@ -153,7 +153,7 @@ fn ask(
     }
     let api_version =
         if request.group.is_empty() { version.to_owned() } else { format!("{}/{version}", request.group) };
-    let shown = |object: &Value| resource.convert(object.clone(), &api_version).map_err(Status::internal);
+    let shown = |object: &Value| resource.convert(object.clone(), &api_version).map_err(Status::unconverted);
     let before = shown(object)?;
     let old = request.old.as_ref().map(shown).transpose()?;
     let uid = uuid::Uuid::new_v4().to_string();
@@ -191,7 +191,7 @@ fn ask(
         let mut patched = before;
         json_patch::patch(&mut patched, &patch).map_err(|error| failed(&error))?;
         let own = object.get("apiVersion").and_then(Value::as_str).unwrap_or_default().to_owned();
-        *object = resource.convert(patched, &own).map_err(Status::internal)?;
+        *object = resource.convert(patched, &own).map_err(Status::unconverted)?;
     }
     Ok(warnings)
 }
@@ -240,7 +240,7 @@ fn refusal(name: &str, status: &Value) -> Status {
     let code = status.get("code").and_then(Value::as_u64).and_then(|code| u16::try_from(code).ok()).unwrap_or(0);
     let known = ["Forbidden", "Invalid", "BadRequest", "Conflict", "NotFound", "AlreadyExists", "TooManyRequests"];
     let mut refused = Status::new(
-        if code < 400 { 403 } else { code },
+        if code < 400 { 400 } else { code },
         known.into_iter().find(|own| *own == reason).unwrap_or(if reason.is_empty() { "" } else { "Unknown" }),
         why,
     );
@@ -304,6 +304,6 @@ mod tests {
         assert_eq!((status.code, status.reason), (422, "Invalid"));
         assert_eq!(status.message, "admission webhook \"a.b.c\" denied the request: no");
         assert_eq!(status.details.causes.len(), 1);
-        assert_eq!(refusal("a.b.c", &Value::Null).code, 403);
+        assert_eq!(refusal("a.b.c", &Value::Null).code, 400);
     }
 }

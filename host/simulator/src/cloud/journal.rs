@@ -80,12 +80,13 @@ impl Journal {
         let path = directory.join("cloud.journal");
         let problem = |source: io::Error| JournalError::Io { path: path.clone(), source };
         // Boot data and workload clusters hold secrets: a directory made here is its owner's alone.
-        use std::os::unix::fs::DirBuilderExt as _;
+        use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(problem)?;
         let lock = OpenOptions::new()
             .create(true)
             .write(true)
             .truncate(false)
+            .mode(0o600)
             .open(directory.join("cloud.lock"))
             .map_err(problem)?;
         match lock.try_lock() {

@@ -1,7 +1,7 @@
 //! Server-side apply and field ownership, after the scenarios of structured-merge-diff.
 
 use super::{compiled, spec};
-use crate::schema::{ApplyError, Schema, apply, builtins, differs, track_update};
+use crate::schema::{ApplyError, Kind, Schema, Versions, apply, builtins, differs, track_update};
 use serde_json::{Value, json};
 
 const T0: &str = "2026-01-01T00:00:00Z";
@@ -544,4 +544,47 @@ fn a_struct_that_is_a_scalar_now_is_taken_over_as_a_whole() {
     let live = applied(&schema, None, json!({"a": {"b": 1}}), "one", T0);
     let live = updated(&schema, &live, "two", T1, |o| o["spec"]["a"] = json!(1));
     assert_eq!(owners(&live), json!({"two/Update": {"f:spec": {"f:a": {}}}}));
+}
+
+/// `v1` says `size` where `v2` says `extent`.
+struct Renamed {
+    v1: Schema,
+    v2: Schema,
+}
+
+impl Versions for Renamed {
+    fn view(&self, object: &Value, api_version: &str) -> Option<(&Schema, Value)> {
+        let text = object.to_string();
+        let (schema, text) = match api_version {
+            "example.com/v1" => (&self.v1, text.replace("\"extent\"", "\"size\"").replace("/v2", "/v1")),
+            _ => (&self.v2, text.replace("\"size\"", "\"extent\"").replace("/v1", "/v2")),
+        };
+        Some((schema, serde_json::from_str(&text).ok()?))
+    }
+}
+
+#[test]
+fn fields_are_owned_under_the_names_of_each_version() {
+    let of = |name: &str| spec(json!({name: {"type": "string"}, "note": {"type": "string"}}));
+    let both = Renamed { v1: of("size"), v2: of("extent") };
+    let [v1, v2] = [&both.v1, &both.v2].map(|schema| Kind { schema, versions: Some(&both) });
+    let first = apply(v1, None, &object(json!({"size": "a", "note": "n"})), "first", false, None, T0).unwrap().object;
+    let (_, live) = both.view(&first, "example.com/v2").unwrap();
+    let mut second = object(json!({"extent": "b"}));
+    second["apiVersion"] = "example.com/v2".into();
+    let conflict = apply(v2, Some(&live), &second, "second", false, None, T1).unwrap_err();
+    assert!(
+        matches!(&conflict, ApplyError::Conflict(all) if all.len() == 1 && all[0].field == ".spec.size"),
+        "{conflict}"
+    );
+    // The first does without what it called by another name.
+    let mut without = object(json!({"note": "m"}));
+    without["apiVersion"] = "example.com/v2".into();
+    let kept = apply(v2, Some(&live), &without, "first", false, None, T1).unwrap().object;
+    assert_eq!(kept["spec"], json!({"note": "m"}));
+    // An update of a field in one version takes it from whoever set it in the other.
+    let mut changed = live.clone();
+    changed["spec"]["extent"] = "c".into();
+    track_update(v2, Some(&live), &mut changed, "third", None, T2);
+    assert_eq!(owners(&changed)["first/Apply"], json!({"f:spec": {"f:note": {}}}));
 }
