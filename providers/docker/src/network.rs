@@ -127,6 +127,11 @@ impl Part<DockerCluster> for Network {
         };
         let engine = Engine::find()?;
         let Some(answer) = engine.get("/networks/{}", &[&name]).found()? else {
+            if self.borrowed {
+                let message =
+                    format!("network {name}, which spec.network names, is not there: docker network create {name}");
+                return Ok(Presence::foreign("NetworkNotFound", message));
+            }
             return Ok(Presence::absent_by_id());
         };
         let network: Described = answer.json()?;

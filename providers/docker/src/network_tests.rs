@@ -75,6 +75,12 @@ fn others_networks_are_borrowed_or_left_alone() {
         .answer("GET /v1.41/networks/kind", 200, json!({"Name": "kind", "Labels": {}}))
         .run(|| infrastructure::observe::<Docker>(NETWORK));
     assert!(matches!(presence, Ok(Presence::Present(_))));
+    let (presence, _) = scenario(json!({"network": "kind"}))
+        .answer("GET /v1.41/networks/kind", 404, json!({"message": "no such network"}))
+        .run(|| infrastructure::observe::<Docker>(NETWORK));
+    assert!(
+        matches!(&presence, Ok(Presence::Foreign(reason)) if reason.message.contains("network kind, which spec.network"))
+    );
     let (parts, _) = Scenario::new("DockerCluster", json!({"network": "kind"})).run(infrastructure::parts::<Docker>);
     assert!(parts.unwrap()[0].borrowed);
     let (presence, _) = scenario(json!({}))

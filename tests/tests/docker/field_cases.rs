@@ -53,18 +53,18 @@ fn a12_capa_1639_first_boot_data_is_carried_out_as_it_is() -> Result<()> {
         ("over-the-limit", "cloud-config", of_size(16_385), noise(9_000)),
     ];
     ensure!((cases[4].2.len(), cases[5].2.len()) == (16_384, 16_385));
-    let mut objects = cluster("c", &json!({"loadBalancer": load_balancer()}));
+    let mut objects = cluster("a12", &json!({"loadBalancer": load_balancer()}));
     let spec = json!({"customImage": "capstan/node:dev", "privileged": false});
     for (name, format, data, _) in &cases {
-        objects.extend(machine("c", name, format, data, &spec));
+        objects.extend(machine("a12", name, format, data, &spec));
     }
     let Some(stand) = Stand::start(&list(&objects), |_| Ok(()))? else { return Ok(()) };
     for (name, _, _, content) in &cases {
         stand.says("dockermachine", name, "BootstrapCompleted", &["True"])?;
-        let found = stand.engine.docker(&["exec", &format!("c-{name}"), "base64", "/srv/given"])?;
+        let found = stand.engine.docker(&["exec", &format!("a12-{name}"), "base64", "/srv/given"])?;
         ensure!(STANDARD.decode(found.replace('\n', ""))? == *content, "{name}: another file is in the container");
     }
-    stand.delete("cluster", "c")?;
+    stand.delete("cluster", "a12")?;
     stand.is_empty()
 }
 
