@@ -120,3 +120,108 @@ async fn huge_patches() {
     })
     .await;
 }
+
+fn encode(text: &str) -> String {
+    text.bytes()
+        .map(|byte| if byte.is_ascii_alphanumeric() { char::from(byte).to_string() } else { format!("%{byte:02X}") })
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hostile_selectors() {
+    compare(async |s: &mut Session| {
+        s.namespace("hostile-selectors").await;
+        let path = maps("hostile-selectors");
+        s.post(&path, &map("a", json!({}))).await.expect(201);
+        let long_set = format!("a in ({})", (0..5_000).map(|n| format!("v{n}")).collect::<Vec<_>>().join(","));
+        let many = (0..2_000).map(|n| format!("k{n}!=v")).collect::<Vec<_>>().join(",");
+        let brackets = "(".repeat(20_000);
+        let bangs = "!".repeat(20_000);
+        let long_key = "k".repeat(20_000);
+        for (what, selector) in [
+            ("a long set", long_set.as_str()),
+            ("many", &many),
+            ("brackets", &brackets),
+            ("bangs", &bangs),
+            ("a long key", &long_key),
+            ("nul", "a=\u{0}"),
+            ("unicode", "ä=ö"),
+            ("emoji", "a in (😀)"),
+            ("newline", "a=b\n,c"),
+            ("tabs", "a\tin\t(b)"),
+            ("greater", "a>99999999999999999999"),
+            ("negative", "a>-1"),
+            ("double", "a===b"),
+            ("not", "a=!b"),
+            ("commas", ",,,,"),
+            ("not in", "a not in (b)"),
+            ("in", "in in (in)"),
+            ("notin", "notin"),
+            ("twice", "a=b,a=c"),
+            ("empty value", "a="),
+            ("empty in set", "a in (,)"),
+            ("space in set", "a in ( b , c )"),
+        ] {
+            for verb in ["list", "watch", "delete"] {
+                let query = format!("{path}?labelSelector={}", encode(selector));
+                let request = match verb {
+                    "list" => s.request(Method::GET, &query),
+                    "watch" => {
+                        s.request(Method::GET, &format!("{query}&watch=true&timeoutSeconds=1&resourceVersion=0"))
+                    }
+                    _ => s.request(Method::DELETE, &format!("{query}&dryRun=All")),
+                };
+                let answer = request.quietly().send().await;
+                let count = answer.body["items"].as_array().map(Vec::len);
+                s.note("labels", json!([what, verb, answer.code, answer.body["reason"], count]));
+            }
+        }
+        for (what, selector) in [
+            ("backslash", "metadata.name=a\\"),
+            ("escaped", "metadata.name=\\=\\,\\\\"),
+            ("unknown escape", "metadata.name=a\\b"),
+            ("twice", "metadata.name=a,metadata.name=b"),
+            ("chain", "metadata.name=a=b"),
+            ("nul", "metadata.name=\u{0}"),
+            ("dots", "....=a"),
+            ("long", &format!("metadata.name={long_key}")),
+            ("double", "metadata.name==a"),
+            ("bang", "!metadata.name"),
+            ("set", "metadata.name in (a)"),
+            ("spaces", " metadata.name = a "),
+            ("commas", ",,"),
+        ] {
+            let answer =
+                s.request(Method::GET, &format!("{path}?fieldSelector={}", encode(selector))).quietly().send().await;
+            let count = answer.body["items"].as_array().map(Vec::len);
+            s.note("fields", json!([what, answer.code, answer.body["reason"], count]));
+        }
+        for query in [
+            "limit=-1",
+            "limit=x",
+            "limit=99999999999999999999",
+            "limit=0",
+            "continue=%00",
+            "continue=e30",
+            "resourceVersion=-1",
+            "resourceVersion=99999999999999999999",
+            "resourceVersion=0x1",
+            "timeoutSeconds=-1",
+            "watch=maybe",
+            "watch=1&watch=0",
+            "labelSelector=a&labelSelector=b",
+            "labelSelector=%ZZ",
+            "%ZZ=1",
+            "dryRun=x",
+            "resourceVersionMatch=x",
+            "resourceVersionMatch=Exact",
+            "resourceVersionMatch=NotOlderThan&resourceVersion=0&continue=x",
+        ] {
+            let answer = s.request(Method::GET, &format!("{path}?timeoutSeconds=2&{query}")).quietly().send().await;
+            let count = answer.body["items"].as_array().map(Vec::len);
+            s.note("query", json!([query, answer.code, answer.body["reason"], count]));
+        }
+        s.get("/healthz").await;
+    })
+    .await;
+}

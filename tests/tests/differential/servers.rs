@@ -18,7 +18,7 @@ pub struct Server {
     /// The embedded server's store; none behind the real one.
     store: Option<Store>,
     /// Ends with this.
-    _real: Option<RealServer>,
+    real: Option<RealServer>,
 }
 
 /// Both: the embedded server, and the real one where its programs are built.
@@ -40,7 +40,7 @@ pub fn servers() -> &'static Servers {
 fn real(programs: &std::path::Path) -> Server {
     let mut real = RealServer::start(programs).expect("the real server starts");
     let authority = std::mem::replace(&mut real.authority, Authority::new().expect("an authority"));
-    Server { name: "real", url: real.url.clone(), authority, store: None, _real: Some(real) }
+    Server { name: "real", url: real.url.clone(), authority, store: None, real: Some(real) }
 }
 
 /// The embedded server over TLS on a thread of its own: tests come and go with their runtimes.
@@ -73,7 +73,7 @@ fn embedded() -> Server {
         });
     });
     let (address, store) = receiver.recv().expect("the embedded server starts");
-    Server { name: "embedded", url: format!("https://{address}"), authority, store: Some(store), _real: None }
+    Server { name: "embedded", url: format!("https://{address}"), authority, store: Some(store), real: None }
 }
 
 fn open(path: &std::path::Path) -> (Database, Store) {
@@ -115,6 +115,13 @@ impl Server {
             builder = builder.identity(Identity::from_pem(pem.as_bytes()).expect("an identity"));
         }
         builder.build().expect("a client")
+    }
+
+    /// Lets the real server forget what was before the revision; the embedded one forgets by itself.
+    pub fn compact(&self, revision: u64) {
+        if let Some(real) = &self.real {
+            real.compact(revision).expect("etcd compacts");
+        }
     }
 
     /// Whether it is the embedded one.
