@@ -333,6 +333,10 @@ class Layer:
             size = len(base64.b64decode(fields.get('UserData', '')))
             if size > 16384:
                 return fault(400, 'InvalidParameterValue', 'User data is limited to 16384 bytes')
+            groups = {name for groups in ec2.groups.values() for name in groups}
+            lacking = [it for name, it in fields.items() if '.SecurityGroupId.' in name and it not in groups]
+            if lacking:
+                return fault(400, 'InvalidGroup.NotFound', 'The security group {0} does not exist'.format(lacking[0]))
         if action == 'DeleteSecurityGroup':
             group = fields.get('GroupId')
             for others in ec2.groups.values():

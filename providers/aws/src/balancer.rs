@@ -219,6 +219,11 @@ impl Part<AWSCluster> for NamedBalancer {
                     } else {
                         tags_by_arn(element.text("LoadBalancerArn"))?
                     };
+                    if theirs.get(tags::OWNER).is_some_and(|owner| *owner != ctx.owner_key()) {
+                        let message =
+                            format!("load balancer {} was made for another cluster: choose another name", self.name);
+                        return Ok(Presence::foreign("LoadBalancerForeign", message));
+                    }
                     let cluster = theirs.get(&tags::cluster_tag(&ctx.cluster().name()));
                     NamedState { users: cluster.is_none_or(|value| value != "owned") }
                 }
@@ -254,7 +259,13 @@ impl Part<AWSCluster> for UsersBalancer {
         Ok(Choice::chosen(&self.name))
     }
     fn observe(&self, _ctx: &Context<AWSCluster>) -> Result<Presence> {
-        let Some(element) = by_name(self.classic, &self.name, SHARED)? else { return Ok(Presence::absent_by_id()) };
+        let Some(element) = by_name(self.classic, &self.name, SHARED)? else {
+            let message = format!(
+                "load balancer {}, which /spec/controlPlaneLoadBalancer/name names and was there, is not there",
+                self.name
+            );
+            return Ok(Presence::foreign("LoadBalancerNotFound", message));
+        };
         let mut found = read_state(&self.name, self.classic, &element);
         if !self.classic {
             let answer = elb("DescribeListeners").set("LoadBalancerArn", &found.arn).max_age(SHARED).ok()?;

@@ -257,6 +257,13 @@ fn aws_a_load_balancer_of_an_older_cluster_is_not_taken_for_ours() {
         .answer_bytes("POST /", 200, owner("owner-2"))
         .run(|| infrastructure::observe::<Aws>("load-balancer"));
     assert!(matches!(foreign, Ok(Presence::Foreign(_))), "{foreign:?}");
+    // Nor for the user's, where the spec gives its name.
+    let named = json!({"controlPlaneLoadBalancer": {"loadBalancerType": "nlb", "name": "theirs"}});
+    let (foreign, _) = made(named)
+        .answer_bytes("POST /", 200, ok(balancers))
+        .answer_bytes("POST /", 200, owner("owner-2"))
+        .run(|| infrastructure::observe::<Aws>("named-load-balancer"));
+    assert!(matches!(foreign, Ok(Presence::Foreign(_))), "{foreign:?}");
     let (choice, _) = made(spec).run(|| infrastructure::identify::<Aws>("load-balancer", &[]));
     let name = choice.unwrap().id.unwrap();
     assert!(name.starts_with("c-apiserver-") && name.len() <= 32, "{name}");

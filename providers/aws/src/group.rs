@@ -192,7 +192,13 @@ impl Part<AWSCluster> for GivenGroup {
     }
     fn observe(&self, _ctx: &Context<AWSCluster>) -> Result<Presence> {
         Ok(match network::find_shared(&ec2::SECURITY_GROUPS, &self.id)? {
-            None => Presence::absent_by_id(),
+            None => {
+                let message = format!(
+                    "the region has no security group {}, which /spec/network/securityGroupOverrides/{} names",
+                    self.id, self.role
+                );
+                Presence::foreign("SecurityGroupNotFound", message)
+            }
             Some(_) => {
                 let state = GroupState { id: self.id.clone(), rules: 0 };
                 Presence::Present(Observed::new(&self.id, &state)?.ready(true))

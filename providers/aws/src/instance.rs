@@ -187,7 +187,14 @@ impl Part<AWSMachine> for Instance {
 
     fn identify(&self, ctx: &Context<AWSMachine>, _reserved: &[String]) -> Result<Choice> {
         if let Some(id) = ctx.spec.known_instance() {
-            return Err(Error::conflict("InstanceTerminated", format!("{id}, which providerID names, is not there")));
+            let there = by_id(&id)?.filter(|instance| state_of(instance) != "terminated");
+            return Err(match there {
+                Some(_) => {
+                    let message = format!("{id}, which providerID names, was not made for this machine");
+                    Error::conflict("InstanceForeign", message)
+                }
+                None => Error::conflict("InstanceTerminated", format!("{id}, which providerID names, is not there")),
+            });
         }
         Choice::assigned_by_remote().freeze(&placement::choose(ctx)?)
     }

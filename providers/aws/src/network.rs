@@ -143,7 +143,10 @@ impl Part<AWSCluster> for NamedVpc {
         Ok(Choice::chosen(&self.0))
     }
     fn observe(&self, ctx: &Context<AWSCluster>) -> Result<Presence> {
-        let Some(element) = find_shared(&ec2::VPCS, &self.0)? else { return Ok(Presence::absent_by_id()) };
+        let Some(element) = find_shared(&ec2::VPCS, &self.0)? else {
+            let message = format!("the region has no VPC {}, which /spec/network/vpc/id names", self.0);
+            return Ok(Presence::foreign("VpcNotFound", message));
+        };
         let theirs = tags::of_ec2(&element);
         let owned = theirs.get(&tags::cluster_tag(&ctx.cluster().name())).is_some_and(|value| value == "owned")
             && theirs.get(tags::OWNER).is_none_or(|owner| *owner == ctx.owner_key());
