@@ -51,6 +51,17 @@ if ! command -v kubectl >/dev/null && [ ! -x target/tools/kubectl ]; then
     skip "all scenarios that use kubectl: neither kubectl nor go is here"
   fi
 fi
+
+# The real API server that the embedded one is compared with; once, into a cache that outlives the tree.
+if ! tests/kube/build.sh --find >/dev/null 2>&1; then
+  if command -v go >/dev/null; then
+    echo "building kube-apiserver, kube-controller-manager and etcd (a quarter of an hour, once)"
+    tests/kube/build.sh >/dev/null 2>target/kube.log ||
+      skip "what is compared with a real kube-apiserver: it could not be built (target/kube.log says why)"
+  else
+    skip "what is compared with a real kube-apiserver: neither KUBEBUILDER_ASSETS nor go is here"
+  fi
+fi
 if ! command -v cargo-deny >/dev/null && [ ! -x target/tools/bin/cargo-deny ]; then
   echo "building cargo-deny (some minutes, once)"
   cargo install --debug --locked --root target/tools --target-dir target/tools/build cargo-deny >target/cargo-deny.log 2>&1 ||

@@ -2,13 +2,15 @@
 
 Prints one line of JSON when it is up: `url`, `control`, `keys` (name -> access key id and secret), `image`, `bucket`, `given`
 (a VPC with a subnet, a group and a target group, for machines without a cluster). `--open` leaves
-the checks out, for tests that do not sign. A user may do what `policy.json` beside this file allows: the policy of
+the checks out, for tests that do not sign; with `--remember` nothing is asked twice (see Memory; then only /left and /clear of
+`control` may be used). A user may do what `policy.json` beside this file allows: the policy of
 docs/providers/aws.md, and may give its instances the profiles that examples/aws.yaml names; the user `nobody` may do nothing.
 
 moto lacks what a provider's safety rests on, so a layer before it adds:
 - client tokens: RunInstances, CreateNatGateway and CreateRouteTable with a token that was used give what that request made;
   with other parameters IdempotentParameterMismatch, after the instance's end IdempotentInstanceTerminated;
-- keys that are Inactive, user data over 16,384 bytes, duplicate listeners and load-balancer names, security groups and subnets in use: refused;
+- keys that are Inactive, user data over 16,384 bytes, duplicate listeners and load-balancer names, security groups that are not there,
+  security groups and subnets in use: refused;
 - faults that a test asks for.
 
 `control` is plain HTTP, for the test only: GET /left lists what was not there in the beginning, POST /clear takes it away,
@@ -22,7 +24,9 @@ that a user signs: `admin` may do everything, `node` what the instance profiles 
 """
 
 import base64
+import functools
 import hashlib
+import io
 import json
 import os
 import re
@@ -40,6 +44,8 @@ os.environ.update({
 import boto3  # noqa: E402
 from botocore.config import Config  # noqa: E402
 from botocore.exceptions import BotoCoreError, ClientError  # noqa: E402
+from moto import backends  # noqa: E402
+from moto.core import responses, utils  # noqa: E402
 from moto.ec2.models import ec2_backends  # noqa: E402
 from moto.elb.models import elb_backends  # noqa: E402
 from moto.elbv2.models import elbv2_backends  # noqa: E402
@@ -51,6 +57,13 @@ from moto.s3.models import s3_backends  # noqa: E402
 from moto.secretsmanager.models import secretsmanager_backends  # noqa: E402
 from moto.ssm.models import ssm_backends  # noqa: E402
 from werkzeug.serving import make_server  # noqa: E402
+
+from memory import Memory  # noqa: E402
+
+# moto looks these up anew for each request, which costs a third of its time.
+backends.list_of_moto_modules = functools.lru_cache(lambda find=backends.list_of_moto_modules: frozenset(find()))
+utils.method_names_from_class = functools.lru_cache(None)(utils.method_names_from_class)
+responses.method_names_from_class = utils.method_names_from_class
 
 ACCOUNT, REGION, BUCKET = '123456789012', 'us-east-1', 'capstan-test'
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -79,6 +92,8 @@ class Cloud:
         self.image = self.register_image()
         self.given = self.given_network()
         self.first = set(self.listing())
+        self.kept = {key for store in self.stores() for key in store}
+        self.kept |= {address.allocation_id for address in self.ec2.addresses}
 
     def register_image(self):
         image = self.ec2.register_image(name='capa-ami-ubuntu-24.04-v1.34.1-1750000000', description='test')
@@ -213,25 +228,34 @@ class Cloud:
         for name, acl in self.ec2.network_acls.items():
             if acl.default in (True, 'true'):
                 new.pop(('network-acl', name), None)
-        return sorted('{0} {1}'.format(kind, re.sub(r'[0-9a-f]{32}', '*', name)) for (kind, _), name in new.items())
+        # Owner keys in secrets' names, and hashes of them at the end of load balancers'.
+        key = re.compile(r'[0-9a-f]{32}|(?<=-)[0-9a-f]{6}$')
+        return sorted('{0} {1}'.format(kind, key.sub('*', name)) for (kind, _), name in new.items())
+
+    def stores(self):
+        """All that grows, by key: dicts, and dicts of dicts."""
+        ec2 = self.ec2
+        flat = [ec2.reservations, ec2.vpcs, ec2.internet_gateways, ec2.route_tables, ec2.network_acls, ec2.nat_gateways,
+                ec2.volumes, ec2.enis, ec2.key_pairs, ec2.vpc_end_points, ec2.tags, self.nlb.load_balancers,
+                self.nlb.target_groups, self.elb.load_balancers, self.ssm._parameters]
+        return flat + [ec2.subnets, ec2.groups] + list(ec2.subnets.values()) + list(ec2.groups.values())
 
     def clear(self):
-        ec2, new = self.ec2, [key for key in self.listing() if key not in self.first]
-        for reservation in ec2.reservations.values():
-            for instance in reservation.instances:
-                instance._state.name, instance._state.code = 'terminated', 48
-        names = {name for _, name in new}
-        for things in [ec2.vpcs, ec2.internet_gateways, ec2.route_tables, ec2.network_acls, ec2.nat_gateways, ec2.volumes,
-                       ec2.enis, self.nlb.load_balancers, self.nlb.target_groups, self.elb.load_balancers,
-                       self.ssm._parameters]:
-            for name in [name for name in things if name in names]:
-                del things[name]
-        for nested in [ec2.subnets, ec2.groups]:
-            for things in nested.values():
-                for name in [name for name in things if name in names]:
-                    del things[name]
-        ec2.addresses[:] = [address for address in ec2.addresses if address.allocation_id not in names]
+        """All is as it was in the beginning; also what is dead and only still shown is gone."""
+        for store in self.stores():
+            for key in [key for key in store if key not in self.kept]:
+                del store[key]
+        self.ec2.addresses[:] = [address for address in self.ec2.addresses if address.allocation_id in self.kept]
+        for subnets in self.ec2.subnets.values():
+            for subnet in subnets.values():
+                subnet._unused_ips.clear()
+                subnet._subnet_ips.clear()
+                subnet._reserved_ips = set(subnet.aws_reserved_ips)
+                # Addresses are dealt from the first again.
+                type(subnet)._base_avail_ip_iterator.cache_clear()
         self.secrets.reset()
+        for group in self.nlb.target_groups.values():
+            group.targets.clear()
         for bucket in self.s3.buckets.values():
             for key in list(bucket.keys):
                 bucket.keys.pop(key)
@@ -295,8 +319,7 @@ class Layer:
         if 'form-urlencoded' in environ.get('CONTENT_TYPE', ''):
             fields = dict(parse_qsl(body.decode('utf-8', 'replace'), keep_blank_values=True))
         action = fields.get('Action') or environ.get('HTTP_X_AMZ_TARGET', '').rsplit('.', 1)[-1]
-        from io import BytesIO
-        environ['wsgi.input'] = BytesIO(body)
+        environ['wsgi.input'] = io.BytesIO(body)
         key, cloud = self.cloud_of(environ)
         request = {'action': action or '{0} {1}'.format(environ['REQUEST_METHOD'], environ['PATH_INFO']), 'key': key,
                    'fields': {name: value for name, value in fields.items() if name != 'UserData'}}
@@ -322,6 +345,12 @@ class Layer:
         if known is not None and known.status == 'Inactive':
             return fault(401, 'AuthFailure', 'AWS was not able to validate the provided access credentials')
         return None
+
+    def clear(self):
+        for cloud in self.clouds.values():
+            cloud.clear()
+        for kept in (self.tokens, self.draining, self.faults, self.requests):
+            kept.clear()
 
     def refuse(self, cloud, action, fields):
         for wanted in self.faults:
@@ -441,7 +470,7 @@ def as_user(url, cloud, body):
         answer, default=lambda it: base64.b64encode(it).decode() if isinstance(it, bytes) else str(it))), 200
 
 
-def control(cloud, layer, url, policy):
+def control(cloud, layer, memory, url, policy):
     class Handler(BaseHTTPRequestHandler):
         def log_message(self, *_):
             pass
@@ -457,6 +486,8 @@ def control(cloud, layer, url, policy):
         def do_GET(self):
             parts = self.path.strip('/').split('/')
             clouds = layer.clouds
+            if memory and parts == ['left']:
+                return self.answer(memory.left(cloud.left))
             if parts[0] in ('left', 'made'):
                 with layer.lock:
                     one = clouds[parts[1]] if len(parts) > 1 else cloud
@@ -481,6 +512,9 @@ def control(cloud, layer, url, policy):
             length = int(self.headers.get('Content-Length') or 0)
             body = json.loads(self.rfile.read(length) or b'{}')
             parts = self.path.strip('/').split('/')
+            if memory and parts == ['clear']:
+                memory.clear()
+                return self.answer({})
             if parts == ['aws']:
                 return self.answer(*as_user(url, layer.clouds[body.get('account', ACCOUNT)], body))
             with layer.lock:
@@ -488,10 +522,7 @@ def control(cloud, layer, url, policy):
                     other = layer.clouds.setdefault(parts[1], Cloud(parts[1]))
                     return self.answer({'keys': users(other, policy), 'image': other.image})
                 if parts == ['clear']:
-                    cloud.clear()
-                    layer.tokens.clear()
-                    layer.draining.clear()
-                    del layer.faults[:]
+                    layer.clear()
                 elif parts == ['fault']:
                     layer.faults[:] = [one for one in layer.faults if body.get('times') or one['action'] != body['action']]
                     layer.faults.append({'status': 503, 'times': 1, **body})
@@ -521,10 +552,11 @@ def main():
     keys = users(cloud, policy)
     app = DomainDispatcherApplication(create_backend_app)
     layer = Layer(app, cloud)
-    server = make_server('127.0.0.1', 0, layer, threaded=True, request_handler=Quiet)
+    memory = Memory(layer, layer.clear) if '--remember' in sys.argv else None
+    server = make_server('127.0.0.1', 0, memory or layer, threaded=True, request_handler=Quiet)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     url = 'http://127.0.0.1:{0}'.format(server.server_port)
-    side = ThreadingHTTPServer(('127.0.0.1', 0), control(cloud, layer, url, policy))
+    side = ThreadingHTTPServer(('127.0.0.1', 0), control(cloud, layer, memory, url, policy))
     threading.Thread(target=side.serve_forever, daemon=True).start()
     print(json.dumps({
         'url': url,

@@ -1,15 +1,18 @@
-//! A management plane started as its user starts it: `capstan up` in a state directory of its own.
+//! A management plane started as its user starts it: `capstan up` in a state directory of its own, or `capstan run` on a
+//! real API server.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
+
+use crate::stage::Stage;
 
 /// The repository's root.
 pub fn root() -> PathBuf {
@@ -38,13 +41,25 @@ pub fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).map(|a| a.port()).expect("a free port of loopback")
 }
 
-/// How `capstan up` is started.
+/// What a management plane stands on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BackEnd {
+    /// `capstan up` and its own API server.
+    #[default]
+    Embedded,
+    /// `capstan run` and kube-apiserver with etcd.
+    Real,
+}
+
+/// How a management plane is started.
 pub struct Up {
-    /// `-f` files; empty: the quickstart.
+    /// What it stands on.
+    pub back_end: BackEnd,
+    /// What is applied at the first start; empty: the quickstart.
     pub files: Vec<PathBuf>,
-    /// `--exit`.
+    /// `--exit`, of `capstan up`.
     pub exit: bool,
-    /// `--wait`, in Go's words for a duration.
+    /// `--wait` of `capstan up`, in Go's words for a duration.
     pub wait: &'static str,
     /// Additional environment.
     pub env: Vec<(String, String)>,
@@ -54,7 +69,21 @@ pub struct Up {
 
 impl Default for Up {
     fn default() -> Self {
-        Self { files: Vec::new(), exit: false, wait: "120s", env: Vec::new(), record: None }
+        Self {
+            back_end: BackEnd::default(),
+            files: Vec::new(),
+            exit: false,
+            wait: "120s",
+            env: Vec::new(),
+            record: None,
+        }
+    }
+}
+
+impl Up {
+    /// The quickstart on this back end.
+    pub fn on(back_end: BackEnd) -> Self {
+        Self { back_end, ..Self::default() }
     }
 }
 
@@ -62,30 +91,41 @@ impl Default for Up {
 pub struct Plane {
     child: Option<Child>,
     lines: mpsc::Receiver<String>,
+    stage: Option<Arc<Stage>>,
     /// The state directory.
     pub dir: PathBuf,
-    /// The port of its API server.
+    /// The port that it was given: of the API server that it serves, or of its webhooks.
     pub port: u16,
     /// What it has printed so far.
     pub printed: Vec<String>,
 }
 
 impl Plane {
-    /// Starts `capstan up` in `dir` on `port`.
+    /// Starts it in `dir` on `port`. On a real API server, which is started with the first one of a directory, what is applied
+    /// is applied when this returns.
     ///
     /// # Errors
-    /// When the binary cannot be started.
+    /// When the binary cannot be started, or something is refused.
     pub fn start(dir: &Path, port: u16, up: &Up) -> Result<Self> {
+        let stage = match up.back_end {
+            BackEnd::Embedded => None,
+            BackEnd::Real => Some(Stage::of(dir)?),
+        };
         let mut command = Command::new(binary());
-        command.args(["up", "--port", &port.to_string(), "--wait", up.wait, "--state-dir"]).arg(dir);
-        for file in &up.files {
-            command.arg("-f").arg(file);
+        if stage.is_some() {
+            command.arg("run").arg("--state-dir").arg(dir).arg("--kubeconfig").arg(dir.join("kubeconfig"));
+            command.args(["--identity", "the-only-one", "--webhook-listen", &format!("127.0.0.1:{port}")]);
+        } else {
+            command.args(["up", "--port", &port.to_string(), "--wait", up.wait, "--state-dir"]).arg(dir);
+            for file in &up.files {
+                command.arg("-f").arg(file);
+            }
+            if up.exit {
+                command.arg("--exit");
+            }
         }
         if let Some(file) = &up.record {
             command.arg("--record").arg(file);
-        }
-        if up.exit {
-            command.arg("--exit");
         }
         command.envs(up.env.iter().cloned()).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().with_context(|| format!("start {}", binary().display()))?;
@@ -102,7 +142,26 @@ impl Plane {
                 }
             });
         }
-        Ok(Self { child: Some(child), lines, dir: dir.to_owned(), port, printed: Vec::new() })
+        let mut plane = Self { child: Some(child), lines, stage, dir: dir.to_owned(), port, printed: Vec::new() };
+        plane.set_up(up).with_context(|| plane.output())?;
+        Ok(plane)
+    }
+
+    /// On a real API server: does what `capstan up` does by itself.
+    fn set_up(&mut self, up: &Up) -> Result<()> {
+        let Some(stage) = self.stage.clone() else { return Ok(()) };
+        let quickstart = [root().join("examples/quickstart.yaml")];
+        let files = if up.files.is_empty() { &quickstart } else { up.files.as_slice() };
+        let docker = up.env.iter().find(|(name, _)| name == "DOCKER_HOST").map(|(_, value)| value.as_str());
+        stage.set_up(files, docker, || self.lives())
+    }
+
+    /// Whether its process runs.
+    fn lives(&mut self) -> Result<()> {
+        match self.child.as_mut().context("it was killed")?.try_wait()? {
+            None => Ok(()),
+            Some(status) => bail!("its process has ended: {status}"),
+        }
     }
 
     /// Reads what is printed until a line contains `text`.
@@ -124,12 +183,55 @@ impl Plane {
         }
     }
 
-    /// Waits until it has printed what to type next, which it does when all it applied is ready.
+    /// Waits until what it was to apply is applied.
     ///
     /// # Errors
     /// As [`Plane::wait_for_line`].
+    pub fn wait_applied(&mut self, within: Duration) -> Result<()> {
+        match self.stage {
+            None => self.wait_for_line("waiting for all to be ready", within).map(drop),
+            Some(_) => Ok(()),
+        }
+    }
+
+    /// Waits until all that was applied is ready.
+    ///
+    /// # Errors
+    /// When it ends or the time is over before that.
     pub fn wait_ready(&mut self, within: Duration) -> Result<()> {
-        self.wait_for_line("export KUBECONFIG=", within).map(drop)
+        if self.stage.is_none() {
+            return self.wait_for_line("Ready in", within).map(drop);
+        }
+        let deadline = Instant::now() + within;
+        loop {
+            self.lives().with_context(|| self.output())?;
+            if self.all_is_well()? {
+                return Ok(());
+            }
+            ensure!(Instant::now() < deadline, "not ready within {within:?}:\n{}\n{}", self.state(), self.output());
+            // The question is about several kinds at once, so it is asked anew rather than watched.
+            std::thread::sleep(Duration::from_millis(150));
+        }
+    }
+
+    /// Whether every Cluster is available, and all its Machines run.
+    fn all_is_well(&self) -> Result<bool> {
+        let all = self.items(&["clusters,machines,machinedeployments", "-A"])?;
+        Ok(all.iter().all(|object| {
+            let conditions = object["status"]["conditions"].as_array();
+            let has = |kind: &str| conditions.into_iter().flatten().any(|c| c["type"] == kind && c["status"] == "True");
+            match object["kind"].as_str() {
+                Some("Machine") => object["status"]["phase"] == "Running" && has("Available"),
+                Some("MachineDeployment") => object["status"]["availableReplicas"] == object["spec"]["replicas"],
+                _ => has("Available"),
+            }
+        }))
+    }
+
+    /// What there is, for messages.
+    fn state(&self) -> String {
+        let kinds = "clusters,machines,machinesets,machinedeployments,kubeadmcontrolplanes";
+        self.kubectl(&["get", kinds, "-A"]).unwrap_or_else(|error| error.to_string())
     }
 
     /// Waits until the process ends by itself; its exit code.
@@ -213,7 +315,13 @@ impl Plane {
     /// # Errors
     /// When the command fails; the error carries what it said.
     pub fn simulator(&self, args: &[&str]) -> Result<String> {
-        let output = Command::new(binary()).arg("simulator").args(args).arg("--state-dir").arg(&self.dir).output()?;
+        let mut command = Command::new(binary());
+        command.arg("simulator").args(args);
+        match &self.stage {
+            None => command.arg("--state-dir").arg(&self.dir),
+            Some(stage) => command.arg("--address").arg(stage.cloud()),
+        };
+        let output = command.output()?;
         ensure!(output.status.success(), "capstan simulator {args:?}: {}", String::from_utf8_lossy(&output.stderr));
         Ok(String::from_utf8(output.stdout)?)
     }
@@ -239,12 +347,7 @@ impl Plane {
                 return Ok(());
             }
             if Instant::now() > deadline {
-                let state = self.kubectl(&[
-                    "get",
-                    "clusters,machines,machinesets,machinedeployments,kubeadmcontrolplanes",
-                    "-A",
-                ]);
-                bail!("not within {within:?}: {what}\n{}", state.unwrap_or_else(|e| e.to_string()));
+                bail!("not within {within:?}: {what}\n{}", self.state());
             }
             // The question is about several kinds at once, so it is asked anew rather than watched.
             std::thread::sleep(Duration::from_millis(150));

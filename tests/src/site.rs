@@ -3,21 +3,31 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use crate::hypervisor::Hypervisor;
-use crate::plane::{Plane, Up, free_port};
+use crate::plane::{BackEnd, Plane, Up, free_port};
 use crate::secrets::Secrets;
 use crate::witness::Witness;
+use crate::workers::is_available;
 
 /// How long something may take that takes some seconds.
 pub const MINUTE: Duration = Duration::from_secs(60);
 
 /// All that a person may ever be shown: the ledger's entries as well, without what HTTP libraries say of their frames.
 const LOG: &str = "debug,h2=info,hyper=info,hyper_util=info,rustls=info,tower=info,wasmtime=info,cranelift=info";
+
+/// Prints how long each stage took, from now or the end of the one before.
+pub fn laps() -> impl FnMut(&str) {
+    let mut last = Instant::now();
+    move |what| {
+        println!("{what}: {:.1} s", last.elapsed().as_secs_f64());
+        last = Instant::now();
+    }
+}
 
 /// All that is there; `S` is the cloud's test server.
 pub struct Site<S> {
@@ -37,7 +47,13 @@ impl<S> Site<S> {
     ///
     /// # Errors
     /// When it cannot be started.
-    pub fn start(server: Arc<S>, hypervisor: Hypervisor, kinds: &'static str, manifests: &str) -> Result<Self> {
+    pub fn start(
+        back_end: BackEnd,
+        server: Arc<S>,
+        hypervisor: Hypervisor,
+        kinds: &'static str,
+        manifests: &str,
+    ) -> Result<Self> {
         let dir = tempfile::tempdir()?;
         let file = dir.path().join("manifests.yaml");
         std::fs::write(&file, manifests)?;
@@ -45,7 +61,7 @@ impl<S> Site<S> {
             files: vec![file],
             env: vec![("RUST_LOG".into(), LOG.into())],
             record: Some(dir.path().join("recording")),
-            ..Up::default()
+            ..Up::on(back_end)
         };
         let plane = Plane::start(&dir.path().join("state"), free_port(), &up)?;
         Ok(Self { plane, hypervisor, server, kinds, dir })
@@ -70,13 +86,24 @@ impl<S> Site<S> {
         })
     }
 
+    /// Asks until there are so many Machines, all of them available.
+    ///
+    /// # Errors
+    /// As [`Site::until`].
+    pub fn available(&self, count: usize) -> Result<()> {
+        self.until(MINUTE, &format!("{count} machines that are available"), || {
+            let machines = self.plane.items(&["machines", "-n", "default"])?;
+            Ok(machines.len() == count && machines.iter().all(is_available))
+        })
+    }
+
     /// Waits until all that was applied is ready.
     ///
     /// # Errors
     /// As [`Site::until`].
     pub fn wait_ready(&mut self, within: Duration) -> Result<()> {
-        let outcome = self.plane.wait_for_line("Ready in", within);
-        outcome.map(drop).with_context(|| self.explain())
+        let outcome = self.plane.wait_ready(within);
+        outcome.with_context(|| self.explain())
     }
 
     /// Where everything is on its way.

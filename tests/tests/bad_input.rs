@@ -4,7 +4,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use capstan_tests::plane::{Plane, Up, free_port, kubectl_output, root};
+use capstan_tests::on_both_back_ends;
+use capstan_tests::plane::{BackEnd, Plane, Up, free_port, kubectl_output, root};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -20,10 +21,14 @@ fn refused(plane: &Plane, dir: &Path, manifest: &str, words: &[&str]) -> Result<
     Ok(())
 }
 
-#[test]
-fn manifests_that_are_wrong_are_refused_with_path_and_reason() -> Result<()> {
+on_both_back_ends!(
+    manifests_that_are_wrong_are_refused_with_path_and_reason,
+    a_component_that_is_none_is_reported_on_its_module_and_the_rest_works,
+);
+
+fn manifests_that_are_wrong_are_refused_with_path_and_reason(back_end: BackEnd) -> Result<()> {
     let dir = tempfile::tempdir()?;
-    let mut plane = Plane::start(&dir.path().join("state"), free_port(), &Up::default())?;
+    let mut plane = Plane::start(&dir.path().join("state"), free_port(), &Up::on(back_end))?;
     plane.wait_ready(2 * MINUTE)?;
     let cluster = "apiVersion: cluster.x-k8s.io/v1beta2\nkind: Cluster\nmetadata: {name: bad, namespace: default}\n";
 
@@ -80,10 +85,9 @@ fn a_file_given_to_up_that_is_wrong_ends_it_and_names_line_and_field() -> Result
     Ok(())
 }
 
-#[test]
-fn a_component_that_is_none_is_reported_on_its_module_and_the_rest_works() -> Result<()> {
+fn a_component_that_is_none_is_reported_on_its_module_and_the_rest_works(back_end: BackEnd) -> Result<()> {
     let dir = tempfile::tempdir()?;
-    let mut plane = Plane::start(&dir.path().join("state"), free_port(), &Up::default())?;
+    let mut plane = Plane::start(&dir.path().join("state"), free_port(), &Up::on(back_end))?;
     plane.wait_ready(2 * MINUTE)?;
     let junk = dir.path().join("junk.wasm");
     std::fs::write(&junk, b"this is no component")?;

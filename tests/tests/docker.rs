@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use capstan_tests::docker::Engine;
-use capstan_tests::plane::{Plane, Up, free_port, kubectl, root};
+use capstan_tests::on_both_back_ends;
+use capstan_tests::plane::{BackEnd, Plane, Up, free_port, kubectl, root};
 use serde_json::{Value, json};
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -197,8 +198,9 @@ impl Scene {
     }
 }
 
-#[test]
-fn docker_from_nothing_to_nothing() -> Result<()> {
+on_both_back_ends!(docker_from_nothing_to_nothing);
+
+fn docker_from_nothing_to_nothing(back_end: BackEnd) -> Result<()> {
     let Some(engine) = Engine::find()? else { return Ok(()) };
     engine.build_images()?;
     engine.docker(&["create", "--name", STALE, "--network", "none", "capstan/haproxy:dev"])?;
@@ -209,11 +211,11 @@ fn docker_from_nothing_to_nothing() -> Result<()> {
         files: vec![root().join("examples/docker.yaml")],
         wait: "240s",
         env: vec![("DOCKER_HOST".into(), format!("unix://{}", engine.socket.display()))],
-        ..Up::default()
+        ..Up::on(back_end)
     };
     // A crash in the middle of it changes nothing in what comes of it.
     let mut plane = Plane::start(&state, port, &up)?;
-    plane.wait_for_line(CLUSTER, MINUTE)?;
+    plane.wait_applied(MINUTE)?;
     plane.until(MINUTE, "the first container", || Ok(!containers(&engine)?.is_empty()))?;
     plane.kill();
     let mut plane = Plane::start(&state, port, &up)?;

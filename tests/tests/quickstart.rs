@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use capstan_tests::plane::{Plane, Up, free_port, kubectl, root};
+use capstan_tests::on_both_back_ends;
+use capstan_tests::plane::{BackEnd, Plane, Up, free_port, kubectl, root};
 use serde_json::Value;
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -36,13 +37,14 @@ fn changing_requests(plane: &Plane) -> Result<u64> {
     Ok(total)
 }
 
-#[test]
-fn from_nothing_to_ready_within_the_write_budget() -> Result<()> {
+on_both_back_ends!(from_nothing_to_ready_within_the_write_budget, scale_roll_lose_and_delete);
+
+fn from_nothing_to_ready_within_the_write_budget(back_end: BackEnd) -> Result<()> {
     let dir = tempfile::tempdir()?;
     let nothing = dir.path().join("nothing.yaml");
-    std::fs::write(&nothing, "{apiVersion: v1, kind: ConfigMap, metadata: {name: nothing, namespace: default}}\n")?;
+    std::fs::write(&nothing, "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: nothing, namespace: default}\n")?;
     let mut plane =
-        Plane::start(&dir.path().join("state"), free_port(), &Up { files: vec![nothing], ..Up::default() })?;
+        Plane::start(&dir.path().join("state"), free_port(), &Up { files: vec![nothing], ..Up::on(back_end) })?;
     plane.wait_ready(MINUTE)?;
     let before = changing_requests(&plane)?;
 
@@ -92,11 +94,10 @@ fn from_nothing_to_ready_within_the_write_budget() -> Result<()> {
     Ok(())
 }
 
-#[test]
-fn scale_roll_lose_and_delete() -> Result<()> {
+fn scale_roll_lose_and_delete(back_end: BackEnd) -> Result<()> {
     let dir = tempfile::tempdir()?;
     let state = dir.path().join("state");
-    let mut plane = Plane::start(&state, free_port(), &Up::default())?;
+    let mut plane = Plane::start(&state, free_port(), &Up::on(back_end))?;
     plane.wait_ready(2 * MINUTE)?;
 
     // Ways in which people look at it.

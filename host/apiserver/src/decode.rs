@@ -133,6 +133,10 @@ impl<'de> Visitor<'de> for Node<'_> {
     }
 
     fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
+        // Go writes a whole number as one, however it was read.
+        if value.fract() == 0.0 && value.abs() < 9_007_199_254_740_992.0 {
+            return Ok(Value::Number((value as i64).into()));
+        }
         Ok(Number::from_f64(value).map_or(Value::Null, Value::Number))
     }
 

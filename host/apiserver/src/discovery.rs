@@ -13,6 +13,29 @@ const VERBS: &[&str] = &["create", "delete", "deletecollection", "get", "list", 
 const SUBRESOURCE_VERBS: &[&str] = &["get", "patch", "update"];
 const ACTION_VERBS: &[&str] = &["create"];
 
+/// The order in which upstream tells the verbs of custom resources.
+const CUSTOM_VERBS: &[&str] = &["delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"];
+
+/// Namespaces are deleted one by one.
+const NAMESPACE_VERBS: &[&str] = &["create", "delete", "get", "list", "patch", "update", "watch"];
+
+fn verbs_of(resource: &Resource) -> &'static [&'static str] {
+    match (resource.custom, resource.plural.as_str()) {
+        (true, _) => CUSTOM_VERBS,
+        (false, "namespaces") => NAMESPACE_VERBS,
+        (false, _) => VERBS,
+    }
+}
+
+/// Tells clients when objects are stored in another version.
+fn storage_hash(resource: &Resource) -> String {
+    use base64::Engine as _;
+    use sha2::{Digest as _, Sha256};
+    let (group, version) = resource.stored.rsplit_once('/').unwrap_or(("", &resource.stored));
+    let digest = Sha256::digest(format!("{group}/{version}/{}", resource.kind));
+    base64::engine::general_purpose::STANDARD.encode(digest.get(..8).unwrap_or_default())
+}
+
 /// (kind, group, version) and verbs of a subresource.
 fn subresource(
     resource: &Resource,
@@ -86,7 +109,7 @@ fn group_of(catalog: &Catalog, group: &str) -> Option<Value> {
 
 /// `/apis/<group>`.
 pub(crate) fn group(catalog: &Catalog, group: &str) -> Result<Response<ResponseBody>, Status> {
-    let mut document = group_of(catalog, group).ok_or_else(Status::no_such_path)?;
+    let mut document = group_of(catalog, group).ok_or_else(Status::no_such_page)?;
     if let Some(fields) = document.as_object_mut() {
         fields.insert("kind".into(), "APIGroup".into());
         fields.insert("apiVersion".into(), "v1".into());
@@ -102,7 +125,7 @@ pub(crate) fn version(catalog: &Catalog, group: &str, name: &str) -> Result<Resp
         let Some(version) = resource.version(name) else { continue };
         let mut entry = json!({
             "name": resource.plural, "singularName": resource.singular, "namespaced": resource.namespaced,
-            "kind": resource.kind, "verbs": VERBS,
+            "kind": resource.kind, "verbs": verbs_of(resource),
         });
         if let Some(fields) = entry.as_object_mut() {
             if !resource.short_names.is_empty() {
@@ -111,7 +134,7 @@ pub(crate) fn version(catalog: &Catalog, group: &str, name: &str) -> Result<Resp
             if !resource.categories.is_empty() {
                 fields.insert("categories".into(), resource.categories.iter().map(String::as_str).collect());
             }
-            fields.insert("storageVersionHash".into(), "".into());
+            fields.insert("storageVersionHash".into(), storage_hash(resource).into());
         }
         resources.push(entry);
         for name in &version.subresources {
@@ -131,16 +154,22 @@ pub(crate) fn version(catalog: &Catalog, group: &str, name: &str) -> Result<Resp
     }
     for review in REVIEWS.iter().filter(|review| review.group == group && review.version == name) {
         resources.push(json!({
-            "name": review.plural, "singularName": review.singular, "namespaced": false, "kind": review.kind, "verbs": ACTION_VERBS,
+            "name": review.plural, "singularName": review.singular, "namespaced": review.namespaced, "kind": review.kind, "verbs": ACTION_VERBS,
         }));
     }
     if resources.is_empty() {
-        return Err(Status::no_such_path());
+        let built_in = catalog.group(group).any(|resource| !resource.custom);
+        return Err(if built_in { Status::no_such_path() } else { Status::no_such_page() });
     }
-    Ok(response::value(
-        200,
-        &json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": api_version, "resources": resources}),
-    ))
+    let mut document =
+        json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": api_version, "resources": resources});
+    if group.is_empty()
+        && let Some(fields) = document.as_object_mut()
+    {
+        // The oldest document there is, from before all had a version.
+        fields.shift_remove("apiVersion");
+    }
+    Ok(response::value(200, &document))
 }
 
 fn aggregated(catalog: &Catalog, legacy: bool, document_version: &str) -> Value {
@@ -151,7 +180,8 @@ fn aggregated(catalog: &Catalog, legacy: bool, document_version: &str) -> Value 
                 .iter()
                 .map(|version| aggregated_version(catalog, group, version))
                 .collect();
-            json!({"metadata": {"name": group, "creationTimestamp": null}, "versions": versions})
+            let metadata = if group.is_empty() { json!({}) } else { json!({"name": group}) };
+            json!({"metadata": metadata, "versions": versions})
         })
         .collect();
     json!({"kind": "APIGroupDiscoveryList", "apiVersion": format!("apidiscovery.k8s.io/{document_version}"), "metadata": {}, "items": items})
@@ -174,7 +204,7 @@ fn aggregated_version(catalog: &Catalog, group: &str, name: &str) -> Value {
             "responseKind": {"group": group, "version": name, "kind": resource.kind},
             "scope": if resource.namespaced { "Namespaced" } else { "Cluster" },
             "singularResource": resource.singular,
-            "verbs": VERBS,
+            "verbs": verbs_of(resource),
         });
         if let Some(fields) = entry.as_object_mut() {
             for (field, names) in [("shortNames", &resource.short_names), ("categories", &resource.categories)] {
@@ -192,7 +222,7 @@ fn aggregated_version(catalog: &Catalog, group: &str, name: &str) -> Value {
         resources.push(json!({
             "resource": review.plural,
             "responseKind": {"group": group, "version": name, "kind": review.kind},
-            "scope": "Cluster",
+            "scope": if review.namespaced { "Namespaced" } else { "Cluster" },
             "singularResource": review.singular,
             "verbs": ACTION_VERBS,
         }));

@@ -12,6 +12,7 @@ mod connection;
 mod decode;
 mod discovery;
 mod kinds;
+mod labels;
 mod metrics;
 mod openapi;
 mod options;
@@ -25,6 +26,7 @@ mod server;
 mod status;
 mod store;
 mod table;
+mod webhooks;
 
 pub use connection::{InProcess, server_config};
 pub use metrics::RequestLabels;

@@ -3,7 +3,7 @@
 use crate::catalog::{Catalog, Resource, Version};
 use crate::request::accepted;
 use crate::response::{self, ResponseBody};
-use crate::status::Status;
+use crate::status::{NO_OBJECT, Status};
 use http::{HeaderMap, HeaderValue, Response, header};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
@@ -59,12 +59,12 @@ pub(crate) fn document(catalog: &Catalog, path: &str) -> Result<Response<Respons
     let (group, version) = match segments.as_slice() {
         ["api", version] => ("", *version),
         ["apis", group, version] => (*group, *version),
-        _ => return Err(Status::no_such_path()),
+        _ => return Err(Status::new(404, NO_OBJECT, "")),
     };
     let resources: Vec<(&Arc<Resource>, &Arc<Version>)> =
         catalog.group(group).filter_map(|resource| Some((resource, resource.version(version)?))).collect();
     if resources.is_empty() {
-        return Err(Status::no_such_path());
+        return Err(Status::new(404, NO_OBJECT, ""));
     }
     let mut schemas = Map::new();
     let mut paths = Map::new();
@@ -146,9 +146,15 @@ fn add_paths(paths: &mut Map<String, Value>, resource: &Resource, version: &Vers
         "timeoutSeconds",
         "watch",
     ];
-    const WRITE: &[&str] = &["dryRun", "fieldManager", "fieldValidation", "pretty"];
-    const PATCH: &[&str] = &["dryRun", "fieldManager", "fieldValidation", "force", "pretty"];
-    const DELETE: &[&str] = &["dryRun", "gracePeriodSeconds", "orphanDependents", "propagationPolicy"];
+    const WRITE: &[&str] = &["dryRun", "fieldManager", "fieldValidation"];
+    const PATCH: &[&str] = &["dryRun", "fieldManager", "fieldValidation", "force"];
+    const DELETE: &[&str] = &[
+        "dryRun",
+        "gracePeriodSeconds",
+        "ignoreStoreReadErrorWithClusterBreakingPotential",
+        "orphanDependents",
+        "propagationPolicy",
+    ];
     let patches: &[&str] = &[
         "application/json-patch+json",
         "application/merge-patch+json",
@@ -163,7 +169,7 @@ fn add_paths(paths: &mut Map<String, Value>, resource: &Resource, version: &Vers
     }
     let mut item_parameters = collection_parameters.clone();
     item_parameters.insert(0, place("name"));
-    let json_body: &[&str] = &["application/json"];
+    let json_body: &[&str] = &["application/json", "application/yaml"];
     paths.insert(
         collection.clone(),
         json!({
@@ -178,10 +184,10 @@ fn add_paths(paths: &mut Map<String, Value>, resource: &Resource, version: &Vers
         item.clone(),
         json!({
             "parameters": item_parameters,
-            "get": operation("get", &[], None),
+            "get": operation("get", &["resourceVersion"], None),
             "put": operation("put", WRITE, Some(json_body)),
             "patch": operation("patch", PATCH, Some(patches)),
-            "delete": operation("delete", DELETE, None),
+            "delete": operation("delete", DELETE, Some(json_body)),
         }),
     );
     if version.status {

@@ -43,8 +43,8 @@ impl User {
 /// Which built-in kinds are served, and who may do what.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Builtins {
-    /// A management plane: namespaces, secrets, config maps, events, leases, CRDs and the like. Every authenticated
-    /// client certificate is an administrator.
+    /// A management plane: namespaces, secrets, config maps, events, leases, CRDs and the like. Who may do what is for
+    /// RBAC objects to say; `system:masters` may do everything.
     #[default]
     Management,
     /// A small workload cluster: nodes, pods and their owners too. Kubeadm's rules of who may do what.
@@ -141,6 +141,8 @@ pub struct Options {
     pub conversion: Vec<Arc<dyn Conversion>>,
     /// What `/version` says (`v1.35.0`).
     pub version: String,
+    /// What tokens of service accounts are signed with. None: a secret that dies with the server, and they with it.
+    pub token_secret: Option<Vec<u8>>,
 }
 
 impl Default for Options {
@@ -152,6 +154,7 @@ impl Default for Options {
             admission: Vec::new(),
             conversion: Vec::new(),
             version: String::from("v1.35.0"),
+            token_secret: None,
         }
     }
 }

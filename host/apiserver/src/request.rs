@@ -1,5 +1,6 @@
 //! What a request asks for: its path and its query, taken apart.
 
+use crate::schema::FieldError;
 use crate::status::Status;
 use http::{HeaderMap, Uri, header};
 
@@ -145,38 +146,37 @@ impl Query {
     /// `resourceVersion`: None when unset, an error when it is no number.
     pub fn revision(&self) -> Result<Option<u64>, Status> {
         let Some(text) = self.get("resourceVersion") else { return Ok(None) };
-        let invalid = || Status::bad_request(format!("Invalid value: {text:?}: the resource version must be a number"));
+        let invalid = || {
+            Status::bad_request(format!(
+                "invalid resource version: resourceVersion: Invalid value: {text:?}: strconv.ParseUint: parsing {text:?}: \
+                 invalid syntax"
+            ))
+        };
         text.parse().map(Some).map_err(|_| invalid())
     }
 
-    /// `dryRun`: only `All` is known.
-    pub fn dry_run(&self) -> Result<bool, Status> {
+    /// `dryRun`: only `All` is known. `options` names the options for a refusal (`Create`).
+    pub fn dry_run(&self, options: &str) -> Result<bool, Status> {
         match self.get("dryRun") {
             None => Ok(false),
             Some("All") => Ok(true),
-            Some(other) => {
-                let message = format!("Invalid value: {other:?}: dryRun must be \"All\"");
-                Err(Status::new(422, "Invalid", message).with_cause(
-                    "FieldValueNotSupported",
-                    "supported values: \"All\"",
-                    "dryRun",
-                ))
-            }
+            Some(other) => Err(Status::invalid_options(
+                options,
+                &[FieldError::not_supported("dryRun", serde_json::json!([other]), ["All"])],
+            )),
         }
     }
 
     /// `fieldValidation`.
-    pub fn field_validation(&self) -> Result<FieldValidation, Status> {
+    pub fn field_validation(&self, options: &str) -> Result<FieldValidation, Status> {
         match self.get("fieldValidation") {
             None | Some("Warn") => Ok(FieldValidation::Warn),
             Some("Strict") => Ok(FieldValidation::Strict),
             Some("Ignore") => Ok(FieldValidation::Ignore),
-            Some(other) => {
-                let message = format!(
-                    "fieldValidation: Unsupported value: {other:?}: supported values: \"\", \"Ignore\", \"Strict\", \"Warn\""
-                );
-                Err(Status::new(422, "Invalid", message))
-            }
+            Some(other) => Err(Status::invalid_options(
+                options,
+                &[FieldError::not_supported("fieldValidation", other, ["", "Ignore", "Strict", "Warn"])],
+            )),
         }
     }
 }
@@ -327,7 +327,7 @@ mod tests {
         assert_eq!(query.flag("watch"), Some(true));
         assert_eq!(query.number("n").unwrap(), Some(1));
         assert!(query.number("a").is_err());
-        assert!(query.dry_run().unwrap());
+        assert!(query.dry_run("Create").unwrap());
     }
 
     #[test]

@@ -1,15 +1,17 @@
 //! The server: its parts, and the way a request takes through them.
 
-use crate::auth::Authenticator;
+use crate::auth::impersonation::Target;
+use crate::auth::tokens::Signer;
+use crate::auth::{Authenticator, rbac};
 use crate::background::Background;
 use crate::catalog::{self, Catalog, Resource, crd};
 use crate::metrics::{Metrics, RequestLabels};
-use crate::options::{Options, User};
+use crate::options::{Builtins, Options, User};
 use crate::request::{BodyForm, Path, Query};
 use crate::response::{self, ResponseBody};
 use crate::rest::{self, Incoming, Verb};
-use crate::status::Status;
-use crate::store::{Change, Draft, Key, Object, Refusal};
+use crate::status::{NO_OBJECT, Status};
+use crate::store::{Change, Draft, Key, Object, Refusal, Store};
 use crate::{discovery, kinds, openapi};
 use bytes::Bytes;
 use futures::FutureExt;
@@ -45,6 +47,7 @@ pub(crate) struct Inner {
     pub options: Options,
     pub metrics: Metrics,
     pub authenticator: Authenticator,
+    pub signer: Signer,
     pub background: Background,
     catalog: RwLock<Arc<Catalog>>,
     /// Held while a definition is read and the catalog made from it, so that the last one stored wins.
@@ -84,10 +87,14 @@ impl ApiServer {
                 return Err(error.into());
             }
         }
+        if options.builtins == Builtins::Management {
+            make_default_roles(&options.store)?;
+        }
         let server = ApiServer {
             inner: Arc::new(Inner {
                 metrics: Metrics::default(),
                 authenticator,
+                signer: Signer::new(options.token_secret.as_deref()),
                 background: Background::default(),
                 catalog: RwLock::new(catalog::builtins(options.builtins)),
                 definitions: Mutex::default(),
@@ -215,9 +222,6 @@ impl ApiServer {
         let Caller { user, lean, shutdown } = caller;
         let user = user?;
         let (parts, body) = request.into_parts();
-        if parts.headers.contains_key("impersonate-user") || parts.headers.contains_key("impersonate-group") {
-            return Err(Status::bad_request("impersonation is not supported"));
-        }
         let path = Path::parse(&parts.uri)?;
         let query = Query::parse(&parts.uri)?;
         let path = match path {
@@ -226,12 +230,15 @@ impl ApiServer {
                 if !matches!(parts.method, Method::GET | Method::HEAD) {
                     return Err(Status::method_not_allowed());
                 }
-                self.authorize_path(&user, parts.uri.path().trim_start_matches('/'))?;
-                return self.document(&other, &parts.headers);
+                let (verb, wanted) = (method_name(&parts.method), parts.uri.path().trim_start_matches('/'));
+                let user = self.impersonate(user, &parts.headers, &Target::Path { verb, path: wanted })?;
+                self.authorize_path(&user, verb, wanted)?;
+                return self.document(&other, &parts.headers, query.flag("verbose") == Some(true));
             }
         };
         let verb = Verb::of(&parts.method, &path, &query).ok_or_else(Status::method_not_allowed)?;
         labels.verb = verb.name();
+        let user = self.impersonate(user, &parts.headers, &Target::Resource(path.attributes(verb)))?;
         // Only names of what is served become labels: a client must not be able to fill the counters.
         if let Some(resource) = self.catalog().get(&path.group, &path.resource) {
             labels.group.clone_from(&path.group);
@@ -251,7 +258,7 @@ impl ApiServer {
     }
 
     /// What is no resource: discovery, OpenAPI, version, health, metrics.
-    fn document(&self, path: &Path, headers: &HeaderMap) -> Result<Response<ResponseBody>, Status> {
+    fn document(&self, path: &Path, headers: &HeaderMap, verbose: bool) -> Result<Response<ResponseBody>, Status> {
         let catalog = self.catalog();
         match path {
             Path::Groups { legacy } => Ok(discovery::groups(&catalog, *legacy, headers)),
@@ -263,8 +270,12 @@ impl ApiServer {
                         ["/api", "/apis", "/healthz", "/livez", "/metrics", "/openapi/v3", "/readyz", "/version"];
                     Ok(response::value(200, &json!({"paths": paths})))
                 }
-                "livez" | "livez/ping" | "healthz/ping" => Ok(response::text(200, "ok")),
-                "healthz" | "readyz" => match self.inner.options.store.check() {
+                "livez/ping" | "healthz/ping" | "readyz/ping" => Ok(response::text(200, "ok")),
+                "livez" if !verbose => Ok(response::text(200, "ok")),
+                name @ ("healthz" | "livez" | "readyz") => match self.inner.options.store.check() {
+                    Ok(()) if verbose => {
+                        Ok(response::text(200, format!("[+]ping ok\n[+]store ok\n{name} check passed\n")))
+                    }
                     Ok(()) => Ok(response::text(200, "ok")),
                     Err(error) => Ok(response::text(500, format!("[-]store failed: {error}\n"))),
                 },
@@ -275,9 +286,10 @@ impl ApiServer {
                 }
                 "openapi/v2" => Ok(openapi::version_2(headers)),
                 "openapi/v3" => Ok(openapi::index(&catalog)),
+                other if other.starts_with("version/") => Err(Status::no_such_path()),
                 other => match other.strip_prefix("openapi/v3/") {
                     Some(document) => openapi::document(&catalog, document),
-                    None => Err(Status::no_such_path()),
+                    None => Err(Status::no_such_page()),
                 },
             },
             Path::Resource(_) => Err(Status::no_such_path()),
@@ -296,7 +308,35 @@ impl ApiServer {
     }
 }
 
-fn refuse(status: &Status) -> Response<ResponseBody> {
+/// Makes the roles and bindings that every cluster has, where they are missing. A workload cluster's are known without.
+fn make_default_roles(store: &Store) -> Result<(), Error> {
+    for (collection, object) in rbac::defaults() {
+        let name = object.pointer("/metadata/name").and_then(serde_json::Value::as_str).unwrap_or_default();
+        let key = Key::new("", name);
+        if store.get(collection, &key).is_some() {
+            continue;
+        }
+        let mut object = object.clone();
+        if let Some(metadata) = object.get_mut("metadata").and_then(serde_json::Value::as_object_mut) {
+            metadata.insert("uid".into(), uuid::Uuid::new_v4().to_string().into());
+            metadata.insert("creationTimestamp".into(), rest::now().into());
+        }
+        if let Err(Refusal::Failed(error)) = store.commit(&collection.into(), &key, Change::Create(Draft::new(&object)))
+        {
+            return Err(error.into());
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn refuse(status: &Status) -> Response<ResponseBody> {
+    if status.reason == NO_OBJECT {
+        let mut answer = response::text(status.code, status.message.clone());
+        if status.message.is_empty() {
+            answer.headers_mut().remove(header::CONTENT_TYPE);
+        }
+        return answer;
+    }
     let mut answer = response::value(status.code, &status.object());
     if let Some(seconds) = status.details.retry_after {
         answer.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));

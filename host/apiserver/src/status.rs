@@ -42,7 +42,12 @@ pub struct Details {
     pub causes: Vec<Cause>,
     /// When to come back, in seconds.
     pub retry_after: Option<u32>,
+    /// Shown even when there is nothing in it.
+    pub empty: bool,
 }
+
+/// The reason of an answer that is plain text instead of an object.
+pub(crate) const NO_OBJECT: &str = "-";
 
 /// `deployments.apps`, or `pods` for the core group.
 pub(crate) fn qualified(resource: &str, group: &str) -> String {
@@ -94,6 +99,11 @@ impl Status {
         Status::new(404, "NotFound", "the server could not find the requested resource")
     }
 
+    /// 404: nobody serves anything there. Not an object: what Go's server says of a path that it has no handler for.
+    pub fn no_such_page() -> Status {
+        Status::new(404, NO_OBJECT, "404 page not found\n")
+    }
+
     /// 405: not this verb on this resource.
     pub fn method_not_allowed() -> Status {
         Status::new(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
@@ -104,7 +114,7 @@ impl Status {
         Status::new(
             406,
             "NotAcceptable",
-            "only the following media types are accepted: application/json, application/yaml",
+            "only the following media types are accepted: application/json, application/yaml, application/vnd.kubernetes.protobuf",
         )
     }
 
@@ -148,7 +158,13 @@ impl Status {
     /// 422: the object breaks rules. `kind` is the kind, not the resource.
     pub fn invalid(group: &str, kind: &str, name: &str, errors: &[FieldError]) -> Status {
         let what = qualified(kind, group);
-        let all: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        // Each once, though the causes may tell it twice: upstream validates some things in two places.
+        let mut all: Vec<String> = Vec::new();
+        for text in errors.iter().map(ToString::to_string) {
+            if !all.contains(&text) {
+                all.push(text);
+            }
+        }
         let why = match all.as_slice() {
             [one] => one.clone(),
             several => format!("[{}]", several.join(", ")),
@@ -167,7 +183,11 @@ impl Status {
 
     /// 500: our fault.
     pub fn internal(message: impl std::fmt::Display) -> Status {
-        Status::new(500, "InternalError", format!("Internal error occurred: {message}"))
+        Status::new(500, "InternalError", format!("Internal error occurred: {message}")).with_cause(
+            "",
+            message.to_string(),
+            "",
+        )
     }
 
     /// 504: a revision that is not there yet.
@@ -181,6 +201,11 @@ impl Status {
         }];
         status.details.retry_after = Some(1);
         status
+    }
+
+    /// 422: the query asks for what there is not. `verb` names the options: Create, Update, Patch, Delete, List.
+    pub fn invalid_options(verb: &str, errors: &[FieldError]) -> Status {
+        Status::invalid("meta.k8s.io", &format!("{verb}Options"), "", errors)
     }
 
     /// Adds a cause.
@@ -204,7 +229,9 @@ impl Status {
         if !about.causes.is_empty() {
             let causes = about.causes.iter().map(|cause| {
                 let mut object = Map::new();
-                object.insert("reason".into(), cause.reason.as_str().into());
+                if !cause.reason.is_empty() {
+                    object.insert("reason".into(), cause.reason.as_str().into());
+                }
                 object.insert("message".into(), cause.message.as_str().into());
                 if !cause.field.is_empty() {
                     object.insert("field".into(), cause.field.as_str().into());
@@ -221,7 +248,11 @@ impl Status {
             "message": self.message, "reason": self.reason,
         });
         if let Some(fields) = object.as_object_mut() {
-            if !details.is_empty() || self.reason == "NotFound" {
+            if self.reason.is_empty() {
+                fields.shift_remove("reason");
+            }
+            // Where Go's server refuses before it knows the object, it says so in details with nothing in them.
+            if !details.is_empty() || matches!(self.reason, "NotFound" | "MethodNotAllowed") || about.empty {
                 fields.insert("details".into(), Value::Object(details));
             }
             fields.insert("code".into(), self.code.into());

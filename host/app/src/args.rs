@@ -98,6 +98,19 @@ pub struct Run {
     /// Name of the Lease that replicas compete for
     #[arg(long, value_name = "NAME", default_value = "capstan")]
     pub lease: String,
+    /// Who this replica is in the Lease. One that comes back under its name goes on at once; no two may have one
+    /// [default: host name and process id]
+    #[arg(long, value_name = "NAME")]
+    pub identity: Option<String>,
+    /// Serve webhooks here (defaults, rules and conversion of our kinds), such as 0.0.0.0:9443 [default: none are served]
+    #[arg(long, value_name = "ADDRESS")]
+    pub webhook_listen: Option<std::net::SocketAddr>,
+    /// How the API server reaches them [default: https:// and the address that is listened on]
+    #[arg(long, value_name = "URL", requires = "webhook_listen", conflicts_with = "webhook_service")]
+    pub webhook_url: Option<String>,
+    /// The Service (port 443) through which the API server reaches them
+    #[arg(long, value_name = "NAMESPACE/NAME", requires = "webhook_listen")]
+    pub webhook_service: Option<String>,
     /// Also write what providers ask and are answered to this file, secrets replaced, so that it can be replayed elsewhere
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,

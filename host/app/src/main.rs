@@ -17,6 +17,7 @@ mod run;
 mod simulator;
 mod state_dir;
 mod up;
+mod webhooks;
 
 use std::process::ExitCode;
 

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::Write as _;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -25,12 +25,15 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use crate::endpoints::{self, Table, spec};
+use crate::webhooks::{Webhooks, has_several_versions};
 
 /// How often a module that could not be loaded is tried again, so that a repaired file needs no touch.
 const TRY_AGAIN: Duration = Duration::from_secs(10);
 
 struct Loaded {
     module: Arc<Module>,
+    /// Its definitions, as they were installed.
+    crds: Vec<Object>,
     /// Kind and what is said of it.
     served: Vec<(String, Served)>,
     status: Value,
@@ -58,6 +61,8 @@ pub struct Registry {
     changes: watch::Sender<u64>,
     /// Counts up when a ProviderModule was looked at.
     looked: watch::Sender<u64>,
+    /// Set where the API server is not ours: who converts for it, if anybody does.
+    converter: OnceLock<Option<Arc<Webhooks>>>,
 }
 
 impl Registry {
@@ -83,12 +88,38 @@ impl Registry {
             state: RwLock::default(),
             changes: watch::Sender::new(0),
             looked: watch::Sender::new(0),
+            converter: OnceLock::new(),
         })
     }
 
     /// From here on Endpoints, EgressPolicies, Secrets and identities are read from these caches.
     pub fn read_from(&self, management: &Mirror) {
         self.table.read_from(management);
+    }
+
+    /// The API server is not ours: these webhooks convert for it, or nobody does.
+    pub fn convert_by(&self, webhooks: Option<Arc<Webhooks>>) {
+        let _ = self.converter.set(webhooks);
+    }
+
+    /// The definitions of all that is loaded.
+    pub fn definitions(&self) -> Vec<Object> {
+        self.read(|state| state.loaded.values().flat_map(|loaded| loaded.crds.iter().cloned()).collect())
+    }
+
+    /// Says in definitions with several versions who converts between them.
+    fn with_conversion(&self, crds: &mut [Object]) -> Result<(), String> {
+        let Some(converter) = self.converter.get() else { return Ok(()) };
+        for crd in crds.iter_mut().filter(|crd| has_several_versions(crd)) {
+            let Some(webhooks) = converter else {
+                return Err(format!(
+                    "{} has several versions, and nobody converts between them: run with --webhook-listen",
+                    crd.name()
+                ));
+            };
+            crd.set("/spec/conversion", webhooks.conversion());
+        }
+        Ok(())
     }
 
     /// What says where endpoints are and what may be reached.
@@ -159,12 +190,13 @@ impl Registry {
         let served = module.served(name);
         let group = manifest.kinds.group.clone();
         self.check_kinds(name, &group, &served)?;
-        let crds = crds(&module)?;
+        let mut crds = crds(&module)?;
+        self.with_conversion(&mut crds)?;
         let status = loaded_status(&module, &digest, &crds);
         installer.install(&crds).await?;
         tracing::info!(module = name, %digest, "loaded");
         self.write(|state| {
-            state.loaded.insert(name.to_owned(), Loaded { module: Arc::new(module), served, status });
+            state.loaded.insert(name.to_owned(), Loaded { module: Arc::new(module), crds, served, status });
         });
         self.changes.send_modify(|n| *n += 1);
         Ok(())

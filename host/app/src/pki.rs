@@ -29,6 +29,8 @@ pub struct Pki {
     pub serving: CertificateDer<'static>,
     /// Its key.
     pub serving_key: PrivateKeyDer<'static>,
+    /// What tokens of service accounts are signed with.
+    pub token_secret: Vec<u8>,
     issuer: Issuer<'static, KeyPair>,
 }
 
@@ -59,6 +61,13 @@ impl Pki {
         })?;
         let issuer = Issuer::from_ca_cert_pem(&authority, key).context("read the certificate authority")?;
 
+        let token_path = directory.join("tokens.key");
+        if !token_path.exists() {
+            let secret = KeyPair::generate().context("make the secret of tokens")?;
+            replace(&token_path, secret.serialize_pem().as_bytes(), 0o600)?;
+        }
+        let token_secret = read(&token_path)?.into_bytes();
+
         let serving_key = KeyPair::generate().context("make the serving key")?;
         let mut params = params("capstan-apiserver", None, LEAF_DAYS)?;
         for name in ["localhost", "127.0.0.1", "::1", "kubernetes", "kubernetes.default", "kubernetes.default.svc"] {
@@ -74,6 +83,7 @@ impl Pki {
             authority,
             authority_der,
             serving: serving.der().clone(),
+            token_secret,
             serving_key: PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(serving_key.serialize_der())),
             issuer,
         })
@@ -111,7 +121,11 @@ fn pem_der(pem: &str) -> Result<CertificateDer<'static>> {
     Ok(CertificateDer::from_pem_slice(pem.as_bytes())?)
 }
 
-fn params(common_name: &str, organization: Option<&str>, days: u64) -> Result<CertificateParams> {
+/// Parameters of a certificate that is valid from an hour ago, for so many days.
+///
+/// # Errors
+/// Never for these names.
+pub fn params(common_name: &str, organization: Option<&str>, days: u64) -> Result<CertificateParams> {
     let mut params = CertificateParams::new(Vec::<String>::new()).context("certificate parameters")?;
     let mut name = DistinguishedName::new();
     if let Some(organization) = organization {
@@ -138,6 +152,7 @@ mod tests {
         let first = Pki::load(&state).unwrap();
         let second = Pki::load(&state).unwrap();
         assert_eq!(first.authority, second.authority);
+        assert_eq!(first.token_secret, second.token_secret);
         let path = state.join("kubeconfig");
         second.write_kubeconfig(&path, 6440).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);

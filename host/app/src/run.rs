@@ -6,24 +6,29 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use capstan_api::{Gvk, Object};
 use capstan_cluster::crds;
+use capstan_cluster::lease::SYSTEM_NAMESPACE;
 use capstan_cluster::modules::{GROUP, PROVIDER_MODULE};
 use capstan_cluster::runner::{self, Runner};
 use capstan_cluster::wire::Wire;
 use capstan_runtime::{Engine, EngineConfig};
 
+use crate::admission::CoreAdmission;
 use crate::args;
 use crate::components::components;
+use crate::kinds::ProviderKinds;
 use crate::manifest;
 use crate::modules::Registry;
 use crate::rules::CoreRules;
 use crate::state_dir;
-use crate::up::{CONCURRENCY, recording};
+use crate::up::{CONCURRENCY, abort_after_effects, ensure_namespace, recording};
+use crate::webhooks::{self, Answers, Webhooks};
 
 /// Runs until SIGINT or SIGTERM.
 ///
 /// # Errors
 /// When the API server cannot be used.
 pub async fn run(options: args::Run) -> Result<ExitCode> {
+    let asked = webhooks::asked(&options)?;
     let client = client(&options).await?;
     let wire = Wire::new(client.clone());
     wire.probe().await.context("the API server of the kubeconfig cannot be reached")?;
@@ -40,18 +45,44 @@ pub async fn run(options: args::Run) -> Result<ExitCode> {
     let mut config = EngineConfig::new(cache).context("find the running program")?;
     config.recordings = Some(path.join("recordings"));
     let registry = Registry::new(Engine::new(config)?, options.record.as_deref().map(recording).transpose()?);
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let runner = Runner::start(runner::Options {
+    let kinds = ProviderKinds::default();
+    kinds.ask(&registry);
+    let webhooks = match asked {
+        Some((listen, reach)) => {
+            ensure_namespace(&wire, SYSTEM_NAMESPACE).await?;
+            let answers = Answers {
+                admission: vec![Arc::new(CoreAdmission), Arc::new(kinds.clone())],
+                conversion: Arc::new(kinds),
+            };
+            Some(Webhooks::start(wire.clone(), listen, reach, core, answers).await?)
+        }
+        None => {
+            tracing::warn!(
+                "no webhooks are served (--webhook-listen): objects of our kinds get no defaults and fewer of their faults \
+                 are refused, and providers whose kinds have several versions are not loaded"
+            );
+            None
+        }
+    };
+    registry.convert_by(webhooks.clone());
+    let identity = options.identity.clone().unwrap_or_else(|| {
+        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        format!("{}-{}", host.trim(), std::process::id())
+    });
+    let runner = Arc::new(Runner::start(runner::Options {
         client,
         rules: Arc::new(CoreRules::new(registry.clone(), options.controllers.iter().copied())),
         providers: registry.clone(),
         modules: Some(registry.clone()),
         egress: registry.endpoints(),
-        lease: Some((options.lease.clone(), format!("{}-{}", host.trim(), std::process::id()))),
+        lease: Some((options.lease.clone(), identity)),
         concurrency: CONCURRENCY,
-        after_effect: None,
-    });
+        after_effect: abort_after_effects()?,
+    }));
     registry.read_from(runner.management());
+    if let Some(webhooks) = webhooks {
+        tokio::spawn(webhooks.keep(runner.clone(), registry.clone()));
+    }
     if let Some(directory) = &options.providers {
         runner.kinds_served(&[(GROUP.into(), PROVIDER_MODULE.into())]).await;
         for file in components(Some(directory))? {

@@ -184,6 +184,7 @@ impl Plane {
             },
             admission: vec![Arc::new(CoreAdmission), Arc::new(kinds.clone())],
             conversion: vec![Arc::new(kinds.clone())],
+            token_secret: Some(pki.token_secret.clone()),
             ..Options::default()
         })?;
         let shutdown = CancellationToken::new();
@@ -425,7 +426,11 @@ async fn listen(port: u16) -> Result<TcpListener> {
     }
 }
 
-async fn ensure_namespace(wire: &Wire, name: &str) -> Result<()> {
+/// Makes a namespace, if it is not there.
+///
+/// # Errors
+/// When the API server refuses.
+pub async fn ensure_namespace(wire: &Wire, name: &str) -> Result<()> {
     let resource = builtin("", "Namespace").context("Namespace is not in the table of kinds")?;
     if wire.get(&resource, "", name).await?.is_some() {
         return Ok(());
@@ -481,7 +486,11 @@ pub async fn serve_simulator(listen: SocketAddr, state_dir: Option<PathBuf>) -> 
     Ok(())
 }
 
-fn abort_after_effects() -> Result<Option<AfterEffect>> {
+/// For tests: what ends this process, if the environment asks for it.
+///
+/// # Errors
+/// When the environment's value is no number.
+pub fn abort_after_effects() -> Result<Option<AfterEffect>> {
     let Ok(text) = std::env::var(ABORT_AFTER) else { return Ok(None) };
     let limit: u64 = text.parse().with_context(|| format!("{ABORT_AFTER} must be a number"))?;
     let effects = AtomicU64::new(0);

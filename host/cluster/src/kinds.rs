@@ -72,6 +72,8 @@ const BUILTIN: &[(&str, &str, &str, &str, bool)] = &[
     ("", "v1", "Secret", "secrets", true),
     ("", "v1", "Service", "services", true),
     ("", "v1", "ServiceAccount", "serviceaccounts", true),
+    ("admissionregistration.k8s.io", "v1", "MutatingWebhookConfiguration", "mutatingwebhookconfigurations", false),
+    ("admissionregistration.k8s.io", "v1", "ValidatingWebhookConfiguration", "validatingwebhookconfigurations", false),
     ("apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions", false),
     ("apps", "v1", "DaemonSet", "daemonsets", true),
     ("apps", "v1", "Deployment", "deployments", true),

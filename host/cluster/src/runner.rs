@@ -194,6 +194,11 @@ impl Runner {
         }
     }
 
+    /// Whether this process may change things now: it holds the Lease, or is alone.
+    pub fn leads(&self) -> bool {
+        self.inner.lease.as_ref().is_none_or(Lease::may_change)
+    }
+
     /// The caches of the management cluster.
     pub fn management(&self) -> &Mirror {
         &self.inner.management

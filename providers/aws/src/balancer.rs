@@ -1,20 +1,22 @@
 //! The load balancer before the API: made as a network load balancer ([`crate::listener`] has what belongs to it) or as a classic one
 //! ([`crate::classic`]), or the user's own, found by its name.
 
+use std::collections::BTreeSet;
+
 use capstan_provider::{
     Choice, Context, Error, Observed, Part, Presence, Progress, Reason, Result, aws::Fault, xml::Element,
 };
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    SHARED, classic,
+    SHARED, advice, classic,
     classic::ClassicBalancer,
     classic_elb,
     cluster::{AWSCluster, Balancing},
     cluster_spec::{Listener, LoadBalancer},
     ec2::not_told,
     elb, group, layout,
-    listener::{ListenerPart, TargetGroup},
+    listener::{ListenerPart, TargetGroup, TargetState, target_group},
     network::{VPC, state},
     short_name,
     spec::Tags,
@@ -92,7 +94,8 @@ pub fn parts(ctx: &Context<AWSCluster>, in_subnets: &[String]) -> Result<Vec<Box
         return Ok(parts);
     }
     parts.push(Box::new(NetworkBalancer { after }));
-    let api = Listener { port: ctx.spec.api_port(), health_check: spec.health_check.clone(), ..Listener::default() };
+    let check = spec.health_check.clone().into();
+    let api = Listener { port: ctx.spec.api_port(), health_check: check, ..Listener::default() };
     for (index, listener) in std::iter::once(&api).chain(&spec.additional_listeners).enumerate() {
         let suffix = if index == 0 { String::new() } else { format!("-{}", listener.port) };
         parts.push(Box::new(TargetGroup { suffix: suffix.clone(), listener: listener.clone() }));
@@ -150,10 +153,27 @@ pub fn tags_of(ctx: &Context<AWSCluster>, part: &str) -> Tags {
     tags::of(ctx, part, format!("{}-{part}", ctx.cluster().name()), "apiserver", &[&ctx.spec.additional_tags])
 }
 
-/// The tags of what has an ARN.
-pub fn tags_by_arn(arn: &str) -> Result<Tags> {
-    let answer = elb("DescribeTags").set("ResourceArns.member.1", arn).max_age(SHARED).ok()?;
-    Ok(tags::read(&answer, "DescribeTagsResult/TagDescriptions/member/Tags/member", "Key", "Value"))
+/// The tags of what has an ARN. One request asks for those of the load balancer and its target groups together, as far as they are
+/// on record, and serves them all.
+pub fn tags_by_arn(ctx: &Context<AWSCluster>, arn: &str) -> Result<Tags> {
+    let balancer = state::<BalancerState>(ctx, BALANCER)?.map(|state| state.arn);
+    let mut arns = BTreeSet::from([arn.to_owned()]);
+    arns.extend(balancer.filter(|arn| !arn.is_empty()));
+    let further = spec(ctx).additional_listeners;
+    let suffixes = further.iter().map(|listener| format!("-{}", listener.port));
+    for suffix in std::iter::once(String::new()).chain(suffixes) {
+        arns.extend(state::<TargetState>(ctx, &target_group(&suffix))?.map(|state| state.arn));
+    }
+    let ask = |arns: &BTreeSet<String>| elb("DescribeTags").list("ResourceArns.member.", arns).max_age(SHARED);
+    let answer = match ask(&arns).send()? {
+        Ok(answer) => answer,
+        // One of the others is gone.
+        Err(fault) if fault.is_missing() => ask(&BTreeSet::from([arn.to_owned()])).ok()?,
+        Err(fault) => return Err(fault.error()),
+    };
+    let mut all = answer.all("DescribeTagsResult/TagDescriptions/member");
+    let Some(own) = all.find(|one| one.text("ResourceArn") == arn) else { return Err(not_told("DescribeTags", arn)) };
+    Ok(tags::read(own, "Tags/member", "Key", "Value"))
 }
 
 /// One by its name; `None` where there is none.
@@ -217,9 +237,9 @@ impl Part<AWSCluster> for NamedBalancer {
                     let theirs = if self.classic {
                         classic::tags_of(&self.name)?
                     } else {
-                        tags_by_arn(element.text("LoadBalancerArn"))?
+                        tags_by_arn(ctx, element.text("LoadBalancerArn"))?
                     };
-                    if theirs.get(tags::OWNER).is_some_and(|owner| *owner != ctx.owner_key()) {
+                    if tags::are_anothers(&theirs, &ctx.owner_key()) {
                         let message =
                             format!("load balancer {} was made for another cluster: choose another name", self.name);
                         return Ok(Presence::foreign("LoadBalancerForeign", message));
@@ -322,7 +342,7 @@ impl Part<AWSCluster> for NetworkBalancer {
         let name = known.id.clone().unwrap_or_else(|| chosen_name(ctx));
         let Some(element) = by_name(false, &name, age(ctx, BALANCER))? else { return Ok(Presence::absent_by_id()) };
         let mut found = read_state(&name, false, &element);
-        let theirs = tags_by_arn(&found.arn)?;
+        let theirs = tags_by_arn(ctx, &found.arn)?;
         if !is_ours(ctx, &theirs, known.confirmed || spec(ctx).name.is_some()) {
             let message =
                 format!("load balancer {name} is there and was not made for this cluster: choose another name");
@@ -367,7 +387,7 @@ impl Part<AWSCluster> for NetworkBalancer {
             .list("SecurityGroups.member.", groups(ctx));
         match tags::list(query, "Tags.member.", &tags_of(ctx, BALANCER)).send()? {
             Ok(_) => Ok(Progress::done(name)),
-            Err(fault) => Err(fault.error_at(BALANCER_FIELDS)),
+            Err(fault) => Err(advice::refusal(&fault, BALANCER_FIELDS)),
         }
     }
     fn update(&self, ctx: &Context<AWSCluster>, todo: &[Reason]) -> Result<Progress> {

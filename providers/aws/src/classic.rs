@@ -111,7 +111,7 @@ impl Part<AWSCluster> for ClassicBalancer {
             .set_some("Scheme", balancer::spec(ctx).is_internal().then_some("internal"));
         match tags::list(query, "Tags.member.", &balancer::tags_of(ctx, BALANCER)).send()? {
             Ok(_) => Ok(Progress::done(name)),
-            Err(fault) => Err(fault.error_at(BALANCER_FIELDS)),
+            Err(fault) => Err(crate::advice::refusal(&fault, BALANCER_FIELDS)),
         }
     }
     fn update(&self, ctx: &Context<AWSCluster>, todo: &[Reason]) -> Result<Progress> {

@@ -284,6 +284,12 @@ impl PartsOf for AWSCluster {
         if balancer.target_group_ip_type.as_deref().is_some_and(|kind| kind != "ipv4") {
             wrong("/spec/controlPlaneLoadBalancer/targetGroupIPType", "only ipv4 is served");
         }
+        for (index, listener) in balancer.additional_listeners.iter().enumerate() {
+            if listener.target_group_ip_type.as_deref().is_some_and(|kind| kind != "ipv4") {
+                let at = format!("/spec/controlPlaneLoadBalancer/additionalListeners/{index}/targetGroupIPType");
+                wrong(&at, "only ipv4 is served");
+            }
+        }
         for role in new.network.security_group_overrides.keys() {
             if !["bastion", group::API_BALANCER, group::BALANCERS, group::CONTROL_PLANE, group::NODE]
                 .contains(&role.as_str())

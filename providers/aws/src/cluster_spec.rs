@@ -123,6 +123,7 @@ pub struct VpcSpec {
     /// IPv6. Not served.
     pub ipv6: Option<Value>,
     /// Empty the VPC's default group. Not served.
+    #[serde(rename = "emptyRoutesDefaultVPCSecurityGroup")]
     pub empty_routes_default_vpc_security_group: Option<Value>,
     /// What machines are called. Not served: set it on machines (`privateDnsName`).
     pub private_dns_hostname_type_on_launch: Option<Value>,
@@ -222,7 +223,12 @@ pub struct LoadBalancer {
     /// Nothing is written into hosts files here, whatever this says.
     pub disable_hosts_rewrite: bool,
     /// Addresses of the load balancer's network. Not served beside `ipv4`.
+    #[serde(rename = "targetGroupIPType")]
+    #[schema(values("ipv4", "ipv6"))]
     pub target_group_ip_type: Option<String>,
+    /// Its name is not resolved here before it is told, whatever this says.
+    #[schema(values("None", "Enabled"))]
+    pub dns_resolution_check: Option<String>,
 }
 
 impl LoadBalancer {
@@ -260,6 +266,49 @@ pub struct Listener {
     /// `TCP`.
     #[schema(default = "TCP", values("TCP"))]
     pub protocol: Option<String>,
-    /// How often machines are asked.
-    pub health_check: HealthCheck,
+    /// How machines are asked.
+    pub health_check: PortCheck,
+    /// Addresses of the load balancer's network. Not served beside `ipv4`.
+    #[serde(rename = "targetGroupIPType")]
+    #[schema(values("ipv4", "ipv6"))]
+    pub target_group_ip_type: Option<String>,
+}
+
+impl From<HealthCheck> for PortCheck {
+    fn from(check: HealthCheck) -> Self {
+        Self {
+            interval_seconds: check.interval_seconds,
+            timeout_seconds: check.timeout_seconds,
+            threshold_count: check.threshold_count,
+            unhealthy_threshold_count: check.unhealthy_threshold_count,
+            ..Self::default()
+        }
+    }
+}
+
+/// How machines are asked whether they are well, for a further port.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Schema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PortCheck {
+    /// TCP if absent.
+    #[schema(values("TCP", "HTTP", "HTTPS"))]
+    pub protocol: Option<String>,
+    /// The listener's port if absent.
+    #[schema(pattern = "^[0-9]{1,5}$")]
+    pub port: Option<String>,
+    /// What is asked for by HTTP and HTTPS: `/` if absent.
+    #[schema(max_length = 1024)]
+    pub path: Option<String>,
+    /// Seconds between two questions.
+    #[schema(min = 5, max = 300)]
+    pub interval_seconds: Option<u64>,
+    /// Seconds after which there is no answer.
+    #[schema(min = 2, max = 120)]
+    pub timeout_seconds: Option<u64>,
+    /// Answers until it is well.
+    #[schema(min = 2, max = 10)]
+    pub threshold_count: Option<u64>,
+    /// Answers that fail to come until it is not.
+    #[schema(min = 2, max = 10)]
+    pub unhealthy_threshold_count: Option<u64>,
 }

@@ -78,7 +78,7 @@ fn ok(body: &str) -> Vec<u8> {
 }
 
 #[test]
-fn aws_a_nat_gateway_that_was_deleted_is_gone_although_it_is_listed_791() {
+fn capa_791_a_nat_gateway_that_was_deleted_is_gone_although_it_is_listed() {
     let listed = |state: &str| {
         ok(&format!(
             "<R><natGatewaySet><item><natGatewayId>nat-1</natGatewayId><state>{state}</state>{}</item></natGatewaySet></R>",
@@ -107,7 +107,7 @@ fn aws_a_nat_gateway_that_was_deleted_is_gone_although_it_is_listed_791() {
 }
 
 #[test]
-fn aws_what_is_in_a_vpc_of_the_users_is_never_taken_away_1755() {
+fn capa_1755_what_is_in_a_vpc_of_the_users_is_never_taken_away() {
     let spec = json!({"network": {"vpc": {"id": "vpc-9"}, "subnets": [{"id": "subnet-1"}, {"id": "subnet-2", "isPublic": true}]}});
     assert_eq!(names(scenario(spec.clone())), [("vpc".to_owned(), true)], "first it is looked whose it is");
     let state = json!({"id": "vpc-9", "cidr": "10.0.0.0/16", "owned": false});
@@ -131,24 +131,29 @@ fn the_tag_of_a_named_vpc_says_whose_it_is() {
             "<R><vpcSet><item><vpcId>vpc-9</vpcId><cidrBlock>10.0.0.0/16</cidrBlock>{tags}</item></vpcSet></R>"
         );
         let start = scenario(spec()).answer_bytes("POST /", 200, body.into_bytes());
-        let Ok(Presence::Present(seen)) = start.run(|| infrastructure::observe::<Aws>("vpc")).0 else { panic!() };
+        start.run(|| infrastructure::observe::<Aws>("vpc")).0.unwrap()
+    };
+    let owned = |tags: &str| {
+        let Presence::Present(seen) = look(tags) else { panic!("{tags}") };
         assert!(!seen.ready, "the parts are listed anew before anything is done");
         serde_json::from_str::<Value>(&seen.state).unwrap()["owned"] == true
     };
     let capas =
         "<tagSet><item><key>sigs.k8s.io/cluster-api-provider-aws/cluster/c</key><value>owned</value></item></tagSet>";
-    assert!(look(capas), "CAPA made it for this cluster");
-    assert!(!look("<tagSet/>"));
-    assert!(!look(
-        &capas.replace("</tagSet>", "<item><key>capstan.dev/owner-key</key><value>else</value></item></tagSet>")
-    ));
+    assert!(owned(capas), "CAPA made it for this cluster");
+    assert!(!owned("<tagSet/>"));
+    // Another cluster's, of this name or another: not even borrowed.
+    let theirs = "<item><key>capstan.dev/owner-key</key><value>else</value></item></tagSet>";
+    for tags in [capas.replace("</tagSet>", theirs), format!("<tagSet>{theirs}")] {
+        assert!(matches!(look(&tags), Presence::Foreign(why) if why.code == "VpcForeign"), "{tags}");
+    }
     let owned = json!({"id": "vpc-9", "owned": true});
     let parts = names(scenario(spec()).known("vpc", known("vpc-9", owned)));
     assert!(parts.contains(&("subnet-subnet-1".to_owned(), false)), "{parts:?}");
 }
 
 #[test]
-fn aws_groups_lose_their_rules_before_they_go_1846_4985() {
+fn capa_1846_4985_groups_lose_their_rules_before_they_go() {
     let groups = |node_rules: &str| {
         let group = |id: &str, role: &str, rules: &str| {
             let tags = tags(&format!("security-group-{role}"));
@@ -178,7 +183,7 @@ fn aws_groups_lose_their_rules_before_they_go_1846_4985() {
 }
 
 #[test]
-fn aws_what_others_left_in_the_network_is_waited_for_and_told_1718_3810() {
+fn capa_1718_3810_what_others_left_in_the_network_is_waited_for_and_told() {
     for (part, code) in [
         ("vpc", "DependencyViolation"),
         ("subnet-private-a", "DependencyViolation"),
@@ -200,7 +205,7 @@ fn aws_what_others_left_in_the_network_is_waited_for_and_told_1718_3810() {
 }
 
 #[test]
-fn aws_a_cluster_that_never_got_a_vpc_has_nothing_to_delete_2227() {
+fn capa_2227_a_cluster_that_never_got_a_vpc_has_nothing_to_delete() {
     assert_eq!(names(scenario(json!({}))), [("vpc".to_owned(), false)]);
     let asked = Known { attempt: 1, frozen: Some(r#"{"subnets":[]}"#.to_owned()), ..Known::default() };
     let (absent, sent) = scenario(json!({}))
@@ -215,11 +220,11 @@ fn aws_a_cluster_that_never_got_a_vpc_has_nothing_to_delete_2227() {
 }
 
 #[test]
-fn aws_connections_end_when_a_machine_is_taken_out_5800() {
+fn capa_5800_connections_end_when_a_machine_is_taken_out() {
     let attributes = "<R><DescribeTargetGroupAttributesResult><Attributes/></DescribeTargetGroupAttributesResult></R>";
     let groups = "<R><DescribeTargetGroupsResult><TargetGroups><member><TargetGroupArn>arn:t</TargetGroupArn></member>\
                   </TargetGroups></DescribeTargetGroupsResult></R>";
-    let owner = "<R><DescribeTagsResult><TagDescriptions><member><Tags><member><Key>capstan.dev/owner-key</Key>\
+    let owner = "<R><DescribeTagsResult><TagDescriptions><member><ResourceArn>arn:t</ResourceArn><Tags><member><Key>capstan.dev/owner-key</Key>\
                  <Value>owner-1</Value></member></Tags></member></TagDescriptions></DescribeTagsResult></R>";
     let spec = json!({"controlPlaneLoadBalancer": {"loadBalancerType": "nlb"}});
     let start = made(spec).known("target-group", known("c-api", json!({"arn": "arn:t", "port": 6443})));
@@ -242,12 +247,12 @@ fn aws_connections_end_when_a_machine_is_taken_out_5800() {
 }
 
 #[test]
-fn aws_a_load_balancer_of_an_older_cluster_is_not_taken_for_ours() {
+fn a_load_balancer_of_an_older_cluster_is_not_taken_for_ours() {
     let balancers = "<R><DescribeLoadBalancersResult><LoadBalancers><member><LoadBalancerArn>arn:b</LoadBalancerArn>\
                      <VpcId>vpc-1</VpcId></member></LoadBalancers></DescribeLoadBalancersResult></R>";
     let owner = |key: &str| {
         ok(&format!(
-            "<R><DescribeTagsResult><TagDescriptions><member><Tags><member><Key>capstan.dev/owner-key</Key><Value>{key}</Value>\
+            "<R><DescribeTagsResult><TagDescriptions><member><ResourceArn>arn:b</ResourceArn><Tags><member><Key>capstan.dev/owner-key</Key><Value>{key}</Value>\
              </member></Tags></member></TagDescriptions></DescribeTagsResult></R>"
         ))
     };
@@ -257,18 +262,56 @@ fn aws_a_load_balancer_of_an_older_cluster_is_not_taken_for_ours() {
         .answer_bytes("POST /", 200, owner("owner-2"))
         .run(|| infrastructure::observe::<Aws>("load-balancer"));
     assert!(matches!(foreign, Ok(Presence::Foreign(_))), "{foreign:?}");
-    // Nor for the user's, where the spec gives its name.
+    // Nor is it borrowed by its name.
     let named = json!({"controlPlaneLoadBalancer": {"loadBalancerType": "nlb", "name": "theirs"}});
     let (foreign, _) = made(named)
         .answer_bytes("POST /", 200, ok(balancers))
         .answer_bytes("POST /", 200, owner("owner-2"))
         .run(|| infrastructure::observe::<Aws>("named-load-balancer"));
-    assert!(matches!(foreign, Ok(Presence::Foreign(_))), "{foreign:?}");
+    assert!(matches!(&foreign, Ok(Presence::Foreign(why)) if why.code == "LoadBalancerForeign"), "{foreign:?}");
     let (choice, _) = made(spec).run(|| infrastructure::identify::<Aws>("load-balancer", &[]));
     let name = choice.unwrap().id.unwrap();
     assert!(name.starts_with("c-apiserver-") && name.len() <= 32, "{name}");
     let long = crate::short_name(&"x".repeat(80), "apiserver", "k", 32);
     assert_eq!(long.len(), 32, "{long}");
+}
+
+#[test]
+fn a13_a_load_balancer_counts_by_its_state_and_not_by_its_name() {
+    let shown = |state: &str| {
+        ok(&format!(
+            "<R><DescribeLoadBalancersResult><LoadBalancers><member><LoadBalancerArn>arn:b</LoadBalancerArn>\
+             <DNSName>new.example</DNSName><VpcId>vpc-1</VpcId><State><Code>{state}</Code><Reason>no room</Reason></State>\
+             </member></LoadBalancers></DescribeLoadBalancersResult></R>"
+        ))
+    };
+    let owner = "<R><DescribeTagsResult><TagDescriptions><member><ResourceArn>arn:b</ResourceArn><Tags><member><Key>capstan.dev/owner-key</Key>\
+                 <Value>owner-1</Value></member></Tags></member></TagDescriptions></DescribeTagsResult></R>";
+    let attributes =
+        "<R><DescribeLoadBalancerAttributesResult><Attributes/></DescribeLoadBalancerAttributesResult></R>";
+    let start = |state: &str| {
+        made(json!({"controlPlaneLoadBalancer": {"loadBalancerType": "nlb"}}))
+            .known(
+                "load-balancer",
+                known("b", json!({"name": "b", "arn": "arn:b", "dns": "old.example", "active": true})),
+            )
+            .answer_bytes("POST /", 200, shown(state))
+            .answer_bytes("POST /", 200, ok(owner))
+    };
+    let look = |scenario: Scenario| scenario.run(|| infrastructure::observe::<Aws>("load-balancer")).0;
+    let Ok(Presence::Present(seen)) = look(start("provisioning")) else { panic!() };
+    assert!(!seen.ready && seen.operation.is_some(), "it is there, and it does not serve");
+    let Err(Error::Transient(reason)) = look(start("failed")) else { panic!() };
+    assert!(reason.code == "LoadBalancerFailed" && reason.message.contains("no room"), "{reason:?}");
+    let Ok(Presence::Present(seen)) = look(start("active").answer_bytes("POST /", 200, ok(attributes))) else {
+        panic!()
+    };
+    assert!(seen.state.contains("old.example"), "an address that was told does not change: {}", seen.state);
+    // One that is gone is made anew under the same name; the Cluster's endpoint stays what it is.
+    let gone = made(json!({"controlPlaneLoadBalancer": {"loadBalancerType": "nlb"}}))
+        .known("load-balancer", known("b", json!({"name": "b", "arn": "arn:b", "dns": "old.example", "active": true})));
+    let gone = gone.answer_bytes("POST /", 400, refusal("LoadBalancerNotFound"));
+    assert_eq!(look(gone), Ok(Presence::absent_by_id()));
 }
 
 #[test]
@@ -359,6 +402,23 @@ fn the_requests_of_a_network() {
 }
 
 #[test]
+fn a_further_port_is_asked_as_it_says() {
+    let check = json!({"protocol": "HTTPS", "port": "9000", "path": "/healthz", "intervalSeconds": 30});
+    let spec = json!({"controlPlaneLoadBalancer": {"loadBalancerType": "nlb", "healthCheckProtocol": "HTTP",
+        "additionalListeners": [{"port": 8443, "healthCheck": check}, {"port": 8444}]}});
+    let create = |part: &'static str| {
+        let known = Known { id: Some("t".to_owned()), ..Known::default() };
+        let start = made(spec.clone()).known(part, known).answer_bytes("POST /", 200, ok("<R/>"));
+        form(&start.run(|| infrastructure::create::<Aws>(part)).1[0])
+    };
+    let said =
+        "HealthCheckProtocol=HTTPS&HealthCheckPort=9000&HealthCheckPath=%2Fhealthz&HealthCheckIntervalSeconds=30";
+    assert!(create("target-group-8443").contains(said));
+    assert!(create("target-group-8444").contains("HealthCheckProtocol=TCP&HealthCheckPort=8444&HealthCheckInterval"));
+    assert!(create("target-group").contains("HealthCheckProtocol=HTTP&HealthCheckPort=6443&HealthCheckPath=%2Freadyz"));
+}
+
+#[test]
 fn the_load_balancer_is_put_where_its_scheme_says() {
     let create = |scheme: &str| {
         let spec = json!({"controlPlaneLoadBalancer": {"loadBalancerType": "nlb", "scheme": scheme, "additionalSecurityGroups": ["sg-x"]}});
@@ -386,6 +446,19 @@ fn what_is_not_served_is_refused_by_name() {
     assert_eq!(refused(json!({"bastion": {"enabled": false}, "network": {"vpc": {"ipv6": null}}})), [""; 0]);
     assert_eq!(refused(json!({"bastion": {"enabled": true}})), ["/spec/bastion/enabled"]);
     assert_eq!(refused(json!({"network": {"vpc": {"ipv6": {"poolId": "p"}}}})), ["/spec/network/vpc/ipv6"]);
+    assert_eq!(
+        refused(json!({"network": {"vpc": {"emptyRoutesDefaultVPCSecurityGroup": true}}})),
+        ["/spec/network/vpc/emptyRoutesDefaultVPCSecurityGroup"]
+    );
+    let listener = json!({"port": 8443, "targetGroupIPType": "ipv6"});
+    assert_eq!(
+        refused(json!({"controlPlaneLoadBalancer": {"loadBalancerType": "nlb", "targetGroupIPType": "ipv6",
+            "dnsResolutionCheck": "None", "additionalListeners": [listener]}})),
+        [
+            "/spec/controlPlaneLoadBalancer/targetGroupIPType",
+            "/spec/controlPlaneLoadBalancer/additionalListeners/0/targetGroupIPType"
+        ]
+    );
     assert_eq!(
         refused(json!({"controlPlaneLoadBalancer": {"loadBalancerType": "alb"}})),
         ["/spec/controlPlaneLoadBalancer/loadBalancerType"]

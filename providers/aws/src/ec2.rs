@@ -4,7 +4,7 @@ use capstan_provider::{
     Absence, Choice, Context, Error, Observed, Part, Presence, Progress, Reason, Result, aws::Query, xml::Element,
 };
 
-use crate::{SHARED, cluster::AWSCluster, ec2, spec::Tags, tags};
+use crate::{SHARED, advice, cluster::AWSCluster, ec2, spec::Tags, tags};
 
 /// How EC2 names a kind of resource.
 #[derive(Debug)]
@@ -237,7 +237,7 @@ impl Part<AWSCluster> for Ec2 {
     }
 
     fn observe(&self, ctx: &Context<AWSCluster>) -> Result<Presence> {
-        let element = match self.find(ctx)? {
+        let element = match advice::of_region(self.find(ctx), ctx.spec.region.as_deref())? {
             Found::Absent(how) => return Ok(Presence::Absent(how)),
             Found::Foreign(why) => return Ok(Presence::foreign("ResourceForeign", why)),
             Found::There(element) => element,
@@ -255,7 +255,7 @@ impl Part<AWSCluster> for Ec2 {
     fn create(&self, ctx: &Context<AWSCluster>) -> Result<Progress> {
         let query = tags::specify(self.0.make(ctx)?, &[self.0.class().resource_type], &self.0.tags(ctx));
         let action = query.action().to_owned();
-        let answer = query.send()?.map_err(|fault| fault.error_at(crate::cluster::FIELDS))?;
+        let answer = query.send()?.map_err(|fault| advice::refusal(&fault, crate::cluster::FIELDS))?;
         match answer.found(self.0.made()) {
             Some(id) => Ok(Progress::done(id)),
             None => {

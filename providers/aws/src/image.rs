@@ -2,7 +2,7 @@
 
 use capstan_provider::{Context, Error, Result, xml::Element};
 
-use crate::{SHARED, cluster::AWSCluster, ec2, machine::AWSMachine};
+use crate::{SHARED, advice, cluster::AWSCluster, ec2, machine::AWSMachine};
 
 /// The account that CAPA's images are published by.
 const ORG: &str = "819546954734";
@@ -33,7 +33,7 @@ pub fn choose(ctx: &Context<AWSMachine>, cluster: &AWSCluster) -> Result<Image> 
             return Ok(Image { id: id.to_owned(), root_device: String::new() });
         }
         let answer = ec2("DescribeImages").set("ImageId.1", id).max_age(SHARED).send()?;
-        let answer = answer.map_err(|fault| fault.error_at(&[("InvalidAMIID", "/spec/ami/id")]))?;
+        let answer = answer.map_err(|fault| advice::refusal(&fault, &[("InvalidAMIID", "/spec/ami/id")]))?;
         let image = answer.all("imagesSet/item").next().map(Image::of);
         return image.ok_or_else(|| Error::invalid("/spec/ami/id", format!("there is no image {id} in the region")));
     }
@@ -80,7 +80,7 @@ fn pattern(ctx: &Context<AWSMachine>, cluster: &AWSCluster) -> Result<String> {
 /// The architecture of a type.
 fn architecture(instance_type: &str) -> Result<String> {
     let answer = ec2("DescribeInstanceTypes").set("InstanceType.1", instance_type).max_age(SHARED).send()?;
-    let answer = answer.map_err(|fault| fault.error_at(&[("InvalidInstanceType", "/spec/instanceType")]))?;
+    let answer = answer.map_err(|fault| advice::refusal(&fault, &[("InvalidInstanceType", "/spec/instanceType")]))?;
     let mut found: Vec<&str> = answer
         .all("instanceTypeSet/item/processorInfo/supportedArchitectures/item")
         .map(|architecture| architecture.text.as_str())

@@ -9,7 +9,7 @@ use capstan_provider::{
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    SHARED,
+    SHARED, advice,
     bootstrap::Form,
     cluster::AWSCluster,
     ec2::not_told,
@@ -263,7 +263,7 @@ impl Part<AWSMachine> for Instance {
                 Some(id) => Ok(Progress::done(id)),
                 None => Err(Error::transient("UnexpectedAnswer", "RunInstances: the answer names no instance")),
             },
-            Err(fault) => Err(fault.error_at(launch::FIELDS)),
+            Err(fault) => Err(advice::refusal(&fault, launch::FIELDS)),
         }
     }
 
@@ -277,7 +277,7 @@ impl Part<AWSMachine> for Instance {
                 crate::ec2("ModifyInstanceAttribute").set("InstanceId", &id).list("GroupId.", groups)
             }
         };
-        query.send()?.map_err(|fault| fault.error_at(launch::FIELDS))?;
+        query.send()?.map_err(|fault| advice::refusal(&fault, launch::FIELDS))?;
         Ok(Progress::done(id))
     }
 

@@ -52,6 +52,7 @@ pub fn query(ctx: &Context<AWSMachine>, frozen: &Frozen) -> Result<Query> {
         .set("MetadataOptions.HttpEndpoint", or(metadata.http_endpoint, "enabled"))
         .set("MetadataOptions.HttpPutResponseHopLimit", metadata.http_put_response_hop_limit.unwrap_or(1).to_string())
         .set("MetadataOptions.HttpTokens", or(metadata.http_tokens, "optional"))
+        .set_some("MetadataOptions.HttpProtocolIpv6", metadata.http_protocol_ipv6)
         .set("MetadataOptions.InstanceMetadataTags", or(metadata.instance_metadata_tags, "disabled"));
     if spec.is_spot() {
         let price = spec.spot_market_options.as_ref().and_then(|spot| spot.max_price.clone());
@@ -65,6 +66,13 @@ pub fn query(ctx: &Context<AWSMachine>, frozen: &Frozen) -> Result<Query> {
     }
     let reservation = "CapacityReservationSpecification.CapacityReservationTarget.CapacityReservationId";
     query = query.set_some(reservation, spec.capacity_reservation_id.as_ref());
+    let preference = spec.capacity_reservation_preference.as_deref().and_then(|preference| match preference {
+        "Open" => Some("open"),
+        "None" => Some("none"),
+        "CapacityReservationsOnly" => Some("capacity-reservations-only"),
+        _ => None,
+    });
+    query = query.set_some("CapacityReservationSpecification.CapacityReservationPreference", preference);
     query = query
         .set_some("Placement.GroupName", spec.placement_group_name.as_ref().filter(|name| !name.is_empty()))
         .set_some("Placement.PartitionNumber", spec.placement_group_partition.filter(|n| *n > 0).map(|n| n.to_string()))

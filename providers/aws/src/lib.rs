@@ -9,6 +9,9 @@
 //! instance is asked for with the idempotency key, and all that was chosen for it (subnet, image, groups, form of its user data) is
 //! frozen before; one that has vanished is reported, not made anew; what is wrong with a spec is said with the field's name.
 
+mod advice;
+#[cfg(test)]
+mod bad_input_tests;
 mod balancer;
 mod bootstrap;
 mod classic;

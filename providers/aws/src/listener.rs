@@ -6,7 +6,7 @@ use capstan_provider::{Choice, Context, Error, Observed, Part, Presence, Progres
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    SHARED,
+    SHARED, advice,
     balancer::{self, BALANCER, BALANCER_FIELDS, BalancerState, add_tags, done_or_gone, needed},
     cluster::AWSCluster,
     cluster_spec::Listener,
@@ -77,8 +77,7 @@ impl Part<AWSCluster> for TargetGroup {
         let part = self.name();
         let known = ctx.known(&part).unwrap_or_default();
         let name = known.id.clone().unwrap_or_else(|| self.chosen(ctx));
-        let query = elb("DescribeTargetGroups").set("Names.member.1", &name);
-        let query = if known.confirmed { query.max_age(SHARED) } else { query };
+        let query = elb("DescribeTargetGroups").set("Names.member.1", &name).max_age(balancer::age(ctx, &part));
         let answer = match query.send()? {
             Ok(answer) => answer,
             Err(fault) if fault.is_missing() => return Ok(Presence::absent_by_id()),
@@ -88,7 +87,7 @@ impl Part<AWSCluster> for TargetGroup {
             return Err(not_told("DescribeTargetGroups", &name));
         };
         let arn = element.text("TargetGroupArn").to_owned();
-        let theirs = balancer::tags_by_arn(&arn)?;
+        let theirs = balancer::tags_by_arn(ctx, &arn)?;
         if !balancer::is_ours(ctx, &theirs, known.confirmed) {
             let message = format!("target group {name} is there and was not made for this cluster");
             return Ok(Presence::foreign("TargetGroupNameTaken", message));
@@ -108,11 +107,12 @@ impl Part<AWSCluster> for TargetGroup {
     fn create(&self, ctx: &Context<AWSCluster>) -> Result<Progress> {
         let (part, spec) = (self.name(), balancer::spec(ctx));
         let (name, port) = (ctx.id_of(&part)?, self.listener.port.to_string());
-        let protocol = match spec.health_check_protocol.as_deref() {
-            Some(protocol @ ("HTTP" | "HTTPS")) if self.suffix.is_empty() => protocol,
-            _ => "TCP",
-        };
         let check = &self.listener.health_check;
+        let api = self.suffix.is_empty();
+        let asked = if api { &spec.health_check_protocol } else { &check.protocol };
+        let http = asked.as_deref().filter(|protocol| matches!(*protocol, "HTTP" | "HTTPS"));
+        let protocol = http.unwrap_or("TCP");
+        let path = if api { "/readyz" } else { check.path.as_deref().unwrap_or("/") };
         let or = |given: Option<u64>, usual: u64| given.unwrap_or(usual).to_string();
         let query = elb("CreateTargetGroup")
             .set("Name", &name)
@@ -121,15 +121,15 @@ impl Part<AWSCluster> for TargetGroup {
             .set("VpcId", ctx.id_of(VPC)?)
             .set("TargetType", "instance")
             .set("HealthCheckProtocol", protocol)
-            .set("HealthCheckPort", &port)
-            .set_some("HealthCheckPath", (protocol != "TCP").then_some("/readyz"))
+            .set("HealthCheckPort", check.port.as_ref().unwrap_or(&port))
+            .set_some("HealthCheckPath", http.map(|_| path))
             .set("HealthCheckIntervalSeconds", or(check.interval_seconds, 5))
             .set("HealthCheckTimeoutSeconds", or(check.timeout_seconds, 4))
             .set("HealthyThresholdCount", or(check.threshold_count, 2))
             .set("UnhealthyThresholdCount", or(check.unhealthy_threshold_count, 6));
         match tags::list(query, "Tags.member.", &balancer::tags_of(ctx, &part)).send()? {
             Ok(_) => Ok(Progress::done(name)),
-            Err(fault) => Err(fault.error_at(BALANCER_FIELDS)),
+            Err(fault) => Err(advice::refusal(&fault, BALANCER_FIELDS)),
         }
     }
     fn update(&self, ctx: &Context<AWSCluster>, todo: &[Reason]) -> Result<Progress> {
@@ -181,7 +181,7 @@ impl Part<AWSCluster> for ListenerPart {
         // The load balancer is ours, and has one listener for each port.
         let Some(balancer) = state::<BalancerState>(ctx, BALANCER)? else { return Ok(absent()) };
         let query = elb("DescribeListeners").set("LoadBalancerArn", &balancer.arn);
-        let query = if known.confirmed { query.max_age(SHARED) } else { query };
+        let query = query.max_age(balancer::age(ctx, &self.name()));
         let answer = match query.send()? {
             Ok(answer) => answer,
             Err(fault) if fault.is_missing() => return Ok(absent()),

@@ -109,6 +109,9 @@ pub struct AWSMachine {
     pub market_type: Option<String>,
     /// Capacity that was reserved for it.
     pub capacity_reservation_id: Option<String>,
+    /// Whether it may use capacity that was reserved.
+    #[schema(values("", "None", "CapacityReservationsOnly", "Open"))]
+    pub capacity_reservation_preference: Option<String>,
     /// The placement group that it is in.
     pub placement_group_name: Option<String>,
     /// The partition of the placement group.
@@ -128,6 +131,10 @@ pub struct AWSMachine {
     /// `interface` or `efa`.
     #[schema(values("interface", "efa"))]
     pub network_interface_type: Option<String>,
+    /// A first IPv6 address. Not served.
+    #[serde(rename = "assignPrimaryIPv6")]
+    #[schema(values("enabled", "disabled"))]
+    pub assign_primary_ipv6: Option<String>,
     /// Network interfaces that are there. Not served.
     pub network_interfaces: Option<Value>,
     /// Options of the processor. Not served.
@@ -190,6 +197,9 @@ pub struct MetadataOptions {
     /// Whether a token is needed. `required` is safer.
     #[schema(default = "optional", values("optional", "required"))]
     pub http_tokens: Option<String>,
+    /// Whether it can ask by IPv6.
+    #[schema(values("enabled", "disabled"))]
+    pub http_protocol_ipv6: Option<String>,
     /// Whether it is told its tags.
     #[schema(default = "disabled", values("enabled", "disabled"))]
     pub instance_metadata_tags: Option<String>,
@@ -390,6 +400,9 @@ impl PartsOf for AWSMachine {
         }
         if new.placement_group_partition.unwrap_or(0) > 0 && new.placement_group_name.is_none() {
             wrong("/spec/placementGroupName", "a partition is one of a placement group");
+        }
+        if new.assign_primary_ipv6.as_deref() == Some("enabled") {
+            wrong("/spec/assignPrimaryIPv6", "IPv6 is not served");
         }
         for (field, value, why) in [
             ("networkInterfaces", &new.network_interfaces, "interfaces that are there are not used: set subnet"),

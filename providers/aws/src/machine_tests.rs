@@ -3,6 +3,7 @@
 
 use capstan_provider::{
     Absence, Error, Known, Phase, Presence, Progress,
+    http::HttpError,
     testing::{Scenario, Sent, TestMachine, infrastructure},
 };
 use serde_json::json;
@@ -120,7 +121,7 @@ fn observe(scenario: Scenario) -> Result<Presence, Error> {
 }
 
 #[test]
-fn aws_an_instance_that_was_not_shown_at_first_is_found_by_its_key_2915() {
+fn capa_2915_an_instance_that_was_not_shown_at_first_is_found_by_its_key() {
     let start = || scenario(json!({})).known("instance", asked());
     let absent = observe(start().answer_bytes("POST /", 200, NONE.to_vec()));
     assert_eq!(absent, Ok(Presence::Absent(Absence::SearchedByKey)), "the host waits before it believes it");
@@ -133,7 +134,7 @@ fn aws_an_instance_that_was_not_shown_at_first_is_found_by_its_key_2915() {
 }
 
 #[test]
-fn aws_launching_again_sends_the_same_bytes_under_the_same_token_5512() {
+fn capa_5512_launching_again_sends_the_same_bytes_under_the_same_token() {
     let create = |scenario: Scenario| {
         let answer = b"<R><instancesSet><item><instanceId>i-1</instanceId></item></instancesSet></R>".to_vec();
         scenario
@@ -142,7 +143,7 @@ fn aws_launching_again_sends_the_same_bytes_under_the_same_token_5512() {
             .run(|| infrastructure::create::<Aws>("instance"))
     };
     let (done, first) = create(scenario(json!({"additionalTags": {"a": "b"}})));
-    assert_eq!(done, Ok(Progress::done("i-1")), "the id is told at once (6131)");
+    assert_eq!(done, Ok(Progress::done("i-1")));
     // The cluster's network has moved on, and so have the tags.
     let mut moved = scenario(json!({"additionalTags": {"a": "c"}}));
     moved.infrastructure_states.clear();
@@ -152,7 +153,20 @@ fn aws_launching_again_sends_the_same_bytes_under_the_same_token_5512() {
 }
 
 #[test]
-fn aws_an_instance_that_has_vanished_is_told_and_not_made_anew_5794() {
+fn capa_6131_the_id_is_told_at_once_and_found_again_where_the_answer_was_lost() {
+    let start = || scenario(json!({})).known("instance", asked());
+    let answer = b"<R><instancesSet><item><instanceId>i-1</instanceId></item></instancesSet></R>".to_vec();
+    let (done, sent) = start().answer_bytes("POST /", 200, answer).run(|| infrastructure::create::<Aws>("instance"));
+    assert_eq!((done, sent.len()), (Ok(Progress::done("i-1")), 1), "by the call that gets it, before anything else");
+    let lost = start().fails("POST /", HttpError::NoAnswer("cut".to_owned()));
+    let (lost, _) = lost.run(|| infrastructure::create::<Aws>("instance"));
+    assert!(matches!(lost, Err(Error::Transient(_))), "{lost:?}");
+    let found = observe(start().answer_bytes("POST /", 200, instances("i-1", "pending", &ours())));
+    assert!(matches!(&found, Ok(Presence::Present(seen)) if seen.id == "i-1"), "{found:?}");
+}
+
+#[test]
+fn capa_5794_an_instance_that_has_vanished_is_told_and_not_made_anew() {
     let gone = || scenario(json!({})).known("instance", seen("running"));
     let absent = observe(gone().answer_bytes("POST /", 200, NONE.to_vec()).answer_bytes(
         "POST /",
@@ -169,14 +183,17 @@ fn aws_an_instance_that_has_vanished_is_told_and_not_made_anew_5794() {
     let facts = facts.unwrap();
     assert_eq!((facts.phase, facts.provider_id), (Phase::Failed, None));
     assert_eq!(facts.conditions[0].reason.code, "InstanceTerminated");
-    // With a providerID and nothing behind it nothing is launched either.
-    let spec = json!({"providerID": "aws:///us-east-1a/i-9"});
-    let (refused, _) = scenario(spec).run(|| infrastructure::identify::<Aws>("instance", &[]));
-    assert!(matches!(refused, Err(Error::Conflict(_))), "{refused:?}");
+    // With a providerID nothing is launched either, whether there is nothing behind it or somebody else's.
+    let (nothing, other) = (refusal("InvalidInstanceID.NotFound"), instances("i-9", "running", &ours()));
+    for (status, there, code) in [(400, nothing, "InstanceTerminated"), (200, other, "InstanceForeign")] {
+        let spec = scenario(json!({"providerID": "aws:///us-east-1a/i-9"})).answer_bytes("POST /", status, there);
+        let (refused, _) = spec.run(|| infrastructure::identify::<Aws>("instance", &[]));
+        assert!(matches!(&refused, Err(Error::Conflict(why)) if why.code == code), "{refused:?}");
+    }
 }
 
 #[test]
-fn aws_a_launch_that_aws_takes_back_ends_its_attempt_1769() {
+fn capa_1769_a_launch_that_aws_takes_back_ends_its_attempt() {
     let start = scenario(json!({})).known("instance", asked());
     let failed = observe(start.answer_bytes("POST /", 200, instances("i-1", "terminated", &ours())));
     let Ok(Presence::Failed(Absence::SearchedByKey, reason)) = failed else { panic!("{failed:?}") };
@@ -189,7 +206,7 @@ fn aws_a_launch_that_aws_takes_back_ends_its_attempt_1769() {
 }
 
 #[test]
-fn aws_throttling_is_told_as_such_1275() {
+fn capa_1275_throttling_is_told_as_such() {
     for code in ["RequestLimitExceeded", "EC2ThrottledException", "Throttling"] {
         let start = scenario(json!({})).known("instance", seen("running"));
         assert_eq!(observe(start.answer_bytes("POST /", 503, refusal(code))), Err(Error::Throttled(None)));
@@ -197,7 +214,7 @@ fn aws_throttling_is_told_as_such_1275() {
 }
 
 #[test]
-fn aws_all_machines_of_a_cluster_ask_the_same_question_4192() {
+fn capa_4192_all_machines_of_a_cluster_ask_the_same_question() {
     let look = |name: &str, id: &str| {
         let mut start = scenario(json!({})).known("instance", Known { id: Some(id.to_owned()), ..seen("running") });
         start.name = name.to_owned();
@@ -216,7 +233,7 @@ fn aws_all_machines_of_a_cluster_ask_the_same_question_4192() {
 }
 
 #[test]
-fn aws_a_machine_leaves_the_load_balancer_as_soon_as_it_is_deleted_4697() {
+fn capa_4697_a_machine_leaves_the_load_balancer_as_soon_as_it_is_deleted() {
     let control_plane = || {
         let start = scenario(json!({})).known("instance", seen("running")).known("registration", registered());
         with_machine(start, |machine| machine.control_plane = true)
@@ -241,7 +258,7 @@ fn aws_a_machine_leaves_the_load_balancer_as_soon_as_it_is_deleted_4697() {
 }
 
 #[test]
-fn aws_an_instance_is_not_terminated_before_the_load_balancer_has_let_go_of_it_6254() {
+fn capa_6254_an_instance_is_not_terminated_before_the_load_balancer_has_let_go_of_it() {
     let health = |state: &str| {
         format!(
             "<R><DescribeTargetHealthResult><TargetHealthDescriptions><member><Target><Id>i-1</Id><Port>6443</Port></Target>\
@@ -273,7 +290,7 @@ fn aws_an_instance_is_not_terminated_before_the_load_balancer_has_let_go_of_it_6
 }
 
 #[test]
-fn aws_a_refused_credential_is_told_each_time_and_recovers_6123() {
+fn capa_6123_6182_a_refused_credential_is_told_each_time_and_recovers() {
     for _ in 0..2 {
         let start = scenario(json!({})).known("instance", seen("running"));
         let refused = observe(start.answer_bytes("POST /", 401, refusal("AuthFailure")));
@@ -286,7 +303,18 @@ fn aws_a_refused_credential_is_told_each_time_and_recovers_6123() {
 
 /// What becomes of data of so many bytes; in the double of the host gzip leaves a third.
 fn kept(bytes: usize, format: &str, spec: serde_json::Value, bucket: bool) -> Result<Form, Error> {
+    kept_as(scenario(json!({})).gzip, bytes, format, spec, bucket)
+}
+
+fn kept_as(
+    gzip: Option<capstan_provider::testing::Gzip>,
+    bytes: usize,
+    format: &str,
+    spec: serde_json::Value,
+    bucket: bool,
+) -> Result<Form, Error> {
     let mut start = with_machine(scenario(spec), |machine| machine.bootstrap_format = Some(format.to_owned()));
+    start.gzip = gzip;
     start.secrets.insert("bootstrap-data".to_owned(), vec![b'x'; bytes]);
     let mut cluster: serde_json::Value = serde_json::from_str(&start.infrastructure_spec.clone().unwrap()).unwrap();
     if bucket {
@@ -311,7 +339,7 @@ fn answer_subnets(sent: &Sent) -> capstan_provider::testing::Exchange {
 }
 
 #[test]
-fn aws_user_data_is_measured_before_base64_and_only_cloud_init_gets_gzip_a12() {
+fn a12_capa_1639_user_data_is_measured_before_base64_and_only_cloud_init_gets_gzip() {
     let cloud = |bytes| kept(bytes, "cloud-config", json!({}), false);
     assert_eq!(cloud(16_384), Ok(Form::Direct { gzip: false }));
     assert_eq!(cloud(16_385), Ok(Form::Direct { gzip: true }));
@@ -330,13 +358,20 @@ fn aws_user_data_is_measured_before_base64_and_only_cloud_init_gets_gzip_a12() {
         let Err(Error::Invalid(violations)) = refused else { panic!("{refused:?}") };
         assert!(violations[0].message.contains(size) && violations[0].message.contains("16384"), "{violations:?}");
     }
+    // Bytes of chance do not compress: they go elsewhere, or nowhere.
+    let chance = |bytes, spec| kept_as(Some(|bytes| bytes.to_vec()), bytes, "cloud-config", spec, false);
+    assert_eq!(chance(16_384, json!({})), Ok(Form::Direct { gzip: false }));
+    for bytes in [16_385, 20 * 1024] {
+        assert!(matches!(chance(bytes, json!({})), Ok(Form::Secrets { parameters: false, count: 1, .. })), "{bytes}");
+        assert!(matches!(chance(bytes, skip()), Err(Error::Invalid(_))), "{bytes}");
+    }
     // Where another place is configured it is used.
     let Ok(Form::Object { bucket, key }) = kept(20 * 1024, "ignition", json!({}), true) else { panic!() };
     assert!(bucket == "the-bucket" && key.starts_with("node/m-"), "{key}");
 }
 
 #[test]
-fn aws_more_than_user_data_holds_goes_into_secrets_of_a_size_that_aws_takes_705_1531() {
+fn capa_705_1531_more_than_user_data_holds_goes_into_secrets_of_a_size_that_aws_takes() {
     let kept = |bytes, spec| kept(bytes, "cloud-config", spec, false).unwrap();
     let Form::Secrets { parameters, prefix, count } = kept(300_000, json!({})) else { panic!() };
     assert_eq!((parameters, prefix.as_str(), count), (false, "aws.cluster.x-k8s.io/owner-1", 3));
@@ -362,7 +397,7 @@ fn aws_more_than_user_data_holds_goes_into_secrets_of_a_size_that_aws_takes_705_
 }
 
 #[test]
-fn aws_nothing_but_a_clear_answer_proves_that_an_instance_is_gone_a25() {
+fn a25_nothing_but_a_clear_answer_proves_that_an_instance_is_gone() {
     let start = || scenario(json!({})).known("instance", seen("running"));
     for (status, body) in [
         (500, refusal("InternalError")),
@@ -374,6 +409,13 @@ fn aws_nothing_but_a_clear_answer_proves_that_an_instance_is_gone_a25() {
     ] {
         let told = observe(start().answer_bytes("POST /", status, body));
         assert!(told.is_err(), "{status}: {told:?}");
+    }
+    for failure in [HttpError::NotSent("connection refused".to_owned()), HttpError::NoAnswer("timed out".to_owned())] {
+        let told = observe(start().fails("POST /", failure.clone()));
+        assert!(matches!(told, Err(Error::Transient(_))), "{failure:?}: {told:?}");
+        // Nor is one that cannot be asked about by itself.
+        let told = observe(start().answer_bytes("POST /", 200, NONE.to_vec()).fails("POST /", failure.clone()));
+        assert!(matches!(told, Err(Error::Transient(_))), "{failure:?}: {told:?}");
     }
     // An empty list is no answer about an instance that was there.
     let told = observe(start().answer_bytes("POST /", 200, NONE.to_vec()).answer_bytes("POST /", 200, NONE.to_vec()));
@@ -409,7 +451,8 @@ fn the_request_that_launches_says_all_that_the_spec_says() {
         "spotMarketOptions": {"maxPrice": "0.1"}, "tenancy": "dedicated",
         "placementGroupName": "g", "placementGroupPartition": 2,
         "privateDnsName": {"hostnameType": "resource-name", "enableResourceNameDnsARecord": true},
-        "instanceMetadataOptions": {"httpTokens": "required", "httpPutResponseHopLimit": 2}});
+        "capacityReservationPreference": "CapacityReservationsOnly",
+        "instanceMetadataOptions": {"httpTokens": "required", "httpPutResponseHopLimit": 2, "httpProtocolIpv6": "enabled"}});
     let frozen = Frozen { root_device: "/dev/xvda".to_owned(), ..frozen() };
     let known = Known { frozen: Some(serde_json::to_string(&frozen).unwrap()), ..asked() };
     let (_, sent) = scenario(spec)
@@ -428,6 +471,8 @@ fn the_request_that_launches_says_all_that_the_spec_says() {
         "NetworkInterface.1.SecurityGroupId.1=sg-node&NetworkInterface.1.SecurityGroupId.2=sg-lb",
         "KeyName=k&IamInstanceProfile.Name=p",
         "MetadataOptions.HttpPutResponseHopLimit=2&MetadataOptions.HttpTokens=required",
+        "MetadataOptions.HttpProtocolIpv6=enabled",
+        "CapacityReservationSpecification.CapacityReservationPreference=capacity-reservations-only",
         "InstanceMarketOptions.MarketType=spot",
         "InstanceMarketOptions.SpotOptions.MaxPrice=0.1",
         "Placement.GroupName=g&Placement.PartitionNumber=2&Placement.Tenancy=dedicated",
@@ -489,6 +534,16 @@ fn a_machine_goes_where_its_failure_domain_and_free_addresses_are() {
     assert_eq!(form(&sent[0]), "Action=DescribeSubnets&Version=2016-11-15&SubnetId.1=subnet-b");
     let (full, _) = choose("us-east-1b", "0");
     assert!(matches!(full, Err(Error::Conflict(reason)) if reason.code == "InsufficientFreeAddressesInSubnet"));
+    // Subnets of another cluster are not used, whoever names them; those of its own cluster are.
+    let named = |id: &str, free: &str| {
+        let owner = format!("<tagSet>{}</tagSet></item></subnetSet>", tag("capstan.dev/owner-key", "some-cluster"));
+        let body =
+            String::from_utf8(subnets(free)).unwrap().replace("subnet-b", id).replace("</item></subnetSet>", &owner);
+        let start = scenario(json!({"ami": {"id": "ami-1"}, "subnet": {"id": id}}));
+        start.answer_bytes("POST /", 200, body.into_bytes()).run(|| infrastructure::identify::<Aws>("instance", &[])).0
+    };
+    assert!(matches!(named("subnet-x", "9"), Err(Error::Conflict(reason)) if reason.code == "SubnetForeign"));
+    assert!(named("subnet-b", "9").is_ok());
     let (nowhere, _) = choose("us-east-1z", "9");
     assert!(matches!(nowhere, Err(Error::Conflict(reason)) if reason.code == "NoSubnet"));
 }
@@ -528,6 +583,10 @@ fn what_is_not_served_is_refused_by_name() {
     assert_eq!(
         refused(json!({"instanceType": "m5.large", "ami": {"eksLookupType": "AmazonLinux"}})),
         ["/spec/ami/eksLookupType"]
+    );
+    assert_eq!(
+        refused(json!({"instanceType": "m5.large", "assignPrimaryIPv6": "enabled"})),
+        ["/spec/assignPrimaryIPv6"]
     );
     let volume = json!({"instanceType": "m5.large", "nonRootVolumes": [{"size": 8, "type": "io2"}]});
     assert_eq!(refused(volume), ["/spec/nonRootVolumes/0/deviceName", "/spec/nonRootVolumes/0/iops"]);

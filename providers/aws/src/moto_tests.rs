@@ -93,7 +93,7 @@ fn exchange(address: &str, request: &str, headers: &[(String, String)], body: &[
     let headers = head.lines().skip(1).filter_map(|line| line.split_once(": "));
     let headers = headers.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
     let body = answer[end + 4..].to_vec();
-    Exchange { asked: request.to_owned(), status, status_text: String::new(), headers, body }
+    Exchange { asked: request.to_owned(), status, headers, body, ..Exchange::default() }
 }
 
 /// As the gateway would send it, but for the signature.

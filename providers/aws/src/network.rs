@@ -8,7 +8,7 @@ use capstan_provider::{
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    SHARED,
+    SHARED, advice,
     cluster::AWSCluster,
     ec2::{self, Class, Resource},
     layout::{self, Layout, Network, Subnet, SubnetPlace},
@@ -143,13 +143,17 @@ impl Part<AWSCluster> for NamedVpc {
         Ok(Choice::chosen(&self.0))
     }
     fn observe(&self, ctx: &Context<AWSCluster>) -> Result<Presence> {
-        let Some(element) = find_shared(&ec2::VPCS, &self.0)? else {
+        let found = advice::of_region(find_shared(&ec2::VPCS, &self.0), ctx.spec.region.as_deref());
+        let Some(element) = found? else {
             let message = format!("the region has no VPC {}, which /spec/network/vpc/id names", self.0);
             return Ok(Presence::foreign("VpcNotFound", message));
         };
         let theirs = tags::of_ec2(&element);
-        let owned = theirs.get(&tags::cluster_tag(&ctx.cluster().name())).is_some_and(|value| value == "owned")
-            && theirs.get(tags::OWNER).is_none_or(|owner| *owner == ctx.owner_key());
+        if tags::are_anothers(&theirs, &ctx.owner_key()) {
+            let message = format!("{} was made for another cluster: name a VPC that is nobody's, or none", self.0);
+            return Ok(Presence::foreign("VpcForeign", message));
+        }
+        let owned = theirs.get(&tags::cluster_tag(&ctx.cluster().name())).is_some_and(|value| value == "owned");
         let before: Option<VpcState> = state(ctx, VPC)?;
         let cidr = element.text("cidrBlock").to_owned();
         let found = VpcState { id: self.0.clone(), cidr, owned, ..VpcState::default() };

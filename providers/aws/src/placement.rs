@@ -13,6 +13,7 @@ use crate::{
     machine::AWSMachine,
     network::{self, State, SubnetsState, VpcState},
     spec::Filter,
+    tags,
 };
 
 /// The spec of the cluster.
@@ -77,6 +78,7 @@ fn subnet(ctx: &Context<AWSMachine>, cluster: &AWSCluster) -> Result<(String, St
             if found.is_empty() {
                 return Err(Error::invalid(field, "there is no such subnet in the region"));
             }
+            let found = not_anothers(ctx, cluster, found)?;
             let zones: Vec<String> = found.iter().map(|subnet| subnet.text("availabilityZone").to_owned()).collect();
             let fitting: Vec<Element> =
                 found.into_iter().filter(|subnet| fits(subnet.text("availabilityZone"))).collect();
@@ -113,6 +115,24 @@ fn subnet(ctx: &Context<AWSMachine>, cluster: &AWSCluster) -> Result<(String, St
         return Err(Error::conflict("InsufficientFreeAddressesInSubnet", message));
     };
     Ok((chosen.text("subnetId").to_owned(), chosen.text("availabilityZone").to_owned()))
+}
+
+/// Subnets that were made for another cluster are not used, whoever names them.
+fn not_anothers(ctx: &Context<AWSMachine>, cluster: &AWSCluster, found: Vec<Element>) -> Result<Vec<Element>> {
+    let anothers = |subnet: &Element| tags::of_ec2(subnet).contains_key(tags::OWNER);
+    if !found.iter().any(anothers) {
+        return Ok(found);
+    }
+    let own: Vec<String> = places(ctx, cluster)?.into_iter().map(|place| place.id).collect();
+    let (fine, refused): (Vec<Element>, Vec<Element>) =
+        found.into_iter().partition(|subnet| !anothers(subnet) || own.iter().any(|id| id == subnet.text("subnetId")));
+    match refused.first() {
+        Some(first) if fine.is_empty() => {
+            let message = format!("{} was made for another cluster: name one of this cluster", first.text("subnetId"));
+            Err(Error::conflict("SubnetForeign", message))
+        }
+        _ => Ok(fine),
+    }
 }
 
 fn filtered(mut query: capstan_provider::aws::Query, filters: &[Filter]) -> capstan_provider::aws::Query {

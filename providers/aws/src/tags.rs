@@ -52,6 +52,11 @@ pub fn of_ec2(element: &Element) -> Tags {
     read(element, "tagSet/item", "key", "value")
 }
 
+/// Whether they say that something is another object's.
+pub fn are_anothers(theirs: &Tags, own: &str) -> bool {
+    theirs.get(OWNER).is_some_and(|owner| owner != own)
+}
+
 /// `TagSpecification` for each of these resource types.
 pub fn specify(mut query: Query, types: &[&str], tags: &Tags) -> Query {
     for (index, resource_type) in types.iter().enumerate() {

@@ -130,6 +130,31 @@ fn an_object_has_no_field_that_its_version_does_not_know() {
     }
 }
 
+/// What is not known here is taken out of an object without a word.
+#[test]
+fn every_field_of_capas_kinds_is_known_to_be_served_or_refused() {
+    let crds: Vec<Value> = serde_json::from_str(CRDS).unwrap();
+    let mut fields = 0;
+    for line in include_str!("testdata/capa-fields.txt").lines().filter(|line| !line.starts_with('#')) {
+        let words: Vec<&str> = line.split(' ').collect();
+        let crd = crds.iter().find(|crd| crd["kind"] == words[0]).unwrap();
+        let version = crd["versions"].as_array().unwrap().iter().find(|version| version["name"] == words[1]).unwrap();
+        let mut schema = &version["schema"]["properties"]["spec"];
+        for name in words[2].split('/').skip(1) {
+            // The host adds these; others hold what they like.
+            if matches!(name, "providerID" | "controlPlaneEndpoint")
+                || schema["x-kubernetes-preserve-unknown-fields"] == true
+            {
+                break;
+            }
+            schema = if name == "*" { &schema["items"] } else { &schema["properties"][name] };
+            assert!(schema.is_object(), "{line}");
+        }
+        fields += 1;
+    }
+    assert!(fields > 250, "{fields}");
+}
+
 /// An object with every field.
 fn whole(schema: &Value) -> Value {
     match schema["type"].as_str() {
@@ -182,7 +207,8 @@ fn an_old_cluster_is_what_it_means_in_the_new_words() {
     assert_eq!(to(&new, "v1beta1"), old);
     // Failure domains are told as the version has them.
     let mut found = new.clone();
-    found["status"] = json!({"failureDomains": [{"name": "a", "controlPlane": true}, {"name": "b", "controlPlane": false}]});
+    found["status"] =
+        json!({"failureDomains": [{"name": "a", "controlPlane": true}, {"name": "b", "controlPlane": false}]});
     let shown = to(&found, "v1beta1");
     assert_eq!(shown["status"]["failureDomains"], json!({"a": {"controlPlane": true}, "b": {"controlPlane": false}}));
     assert_eq!(to(&shown, "v1beta2")["status"], found["status"]);

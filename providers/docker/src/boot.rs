@@ -13,17 +13,21 @@ use capstan_provider::{
 
 /// Where everything is.
 pub const DIRECTORY: &str = "/var/lib/capstan/boot";
-/// The script: the last file to be written.
+/// The script.
 pub const SCRIPT: &str = "/var/lib/capstan/boot/run.sh";
-/// There once the script has begun.
-pub const STARTED: &str = "/var/lib/capstan/boot/started";
-/// How it ended: the exit code and the number of the last step.
-pub const RESULT: &str = "/var/lib/capstan/boot/result";
+/// How far it is: a directory without secrets, which is read from outside.
+pub const PROGRESS: &str = "/var/lib/capstan/boot/progress";
+/// A file of [`PROGRESS`]: all is written. It is the last of the archive.
+pub const WRITTEN: &str = "written";
+/// A directory of [`PROGRESS`]: the script has begun.
+pub const STARTED: &str = "started";
+/// A file of [`PROGRESS`]: how the script ended, as the exit code and the number of the last step.
+pub const RESULT: &str = "result";
 
 /// Checks of kubeadm that fail in any container.
 const IGNORED_CHECKS: &str = "SystemVerification,Swap,FileContent--proc-sys-net-bridge-bridge-nf-call-iptables";
 
-/// The files to put at `/`: the steps in order, at the end the script.
+/// The files to put at `/`: the steps in order, the script, and that all is written.
 pub fn members(kubeadm_in_container: bool) -> Result<Vec<Member>> {
     let mut members = Vec::new();
     let mut lines = String::new();
@@ -46,6 +50,7 @@ pub fn members(kubeadm_in_container: bool) -> Result<Vec<Member>> {
         members.push(member("bin/kubeadm", 0o755, vec![kubeadm_wrapper().into()]));
     }
     members.push(member("run.sh", 0o700, vec![script(&lines).into()]));
+    members.push(member(&format!("progress/{WRITTEN}"), 0o600, Vec::new()));
     Ok(members)
 }
 
@@ -68,7 +73,7 @@ fn script(lines: &str) -> String {
         r#"#!/bin/sh
 # Carries out the bootstrap data that lies beside it, once.
 cd {DIRECTORY} || exit 1
-mkdir started 2>/dev/null || exit 0
+mkdir progress/{STARTED} 2>/dev/null || exit 0
 umask 077
 exec >log 2>&1
 umask 022
@@ -76,7 +81,7 @@ PATH={DIRECTORY}/bin:$PATH
 export PATH
 
 end() {{ # exit code, step
-  printf '%s %s\n' "$1" "$2" >result.new && mv result.new result
+  printf '%s %s\n' "$1" "$2" >{RESULT}.new && mv {RESULT}.new progress/{RESULT}
   exit "$1"
 }}
 put() {{ # step, path, mode, owner, append or replace
@@ -222,7 +227,7 @@ mod tests {
         for _ in 0..times {
             Command::new("sh").arg(here.join("run.sh")).status().unwrap();
         }
-        let ended = fs::read_to_string(here.join("result")).ok().and_then(|text| Ended::parse(&text));
+        let ended = fs::read_to_string(here.join("progress/result")).ok().and_then(|text| Ended::parse(&text));
         (root, ended)
     }
 

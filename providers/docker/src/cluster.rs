@@ -19,7 +19,7 @@ pub const API_PORT: u16 = 6443;
 /// A cluster of containers on one Docker Engine.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Schema, Kind)]
 #[serde(rename_all = "camelCase", default)]
-#[kind(name = "DockerCluster", version = "v1beta2", status = DockerClusterStatus)]
+#[kind(name = "DockerCluster", version = "v1beta2", status = DockerClusterStatus, served_too = crate::v1beta1::Cluster)]
 pub struct DockerCluster {
     /// Where the API server is reached: the user's, or as it was told once.
     #[schema(hidden)]

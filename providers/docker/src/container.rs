@@ -141,13 +141,13 @@ fn boot_of(ctx: &Context<DockerMachine>, engine: &Engine, name: &str) -> Result<
     if let Some(ended @ Boot::Ended { .. }) = known.map(|known| known.boot) {
         return Ok(ended);
     }
-    let mut files = engine.files(name, &[boot::RESULT, boot::STARTED, boot::SCRIPT])?.into_iter();
-    let (result, started, script) = (files.next().flatten(), files.next().flatten(), files.next().flatten());
-    Ok(match (result.as_deref().and_then(Ended::parse), started, script) {
-        (Some(Ended { code, step }), ..) => Boot::Ended { code, step },
-        (None, Some(_), _) => Boot::Started,
-        (None, None, Some(_)) => Boot::Written,
-        (None, None, None) => Boot::Absent,
+    let files = engine.directory(name, boot::PROGRESS)?;
+    let there = |file| files.contains_key(file);
+    Ok(match files.get(boot::RESULT).and_then(|text| Ended::parse(text)) {
+        Some(Ended { code, step }) => Boot::Ended { code, step },
+        None if there(boot::STARTED) => Boot::Started,
+        None if there(boot::WRITTEN) => Boot::Written,
+        None => Boot::Absent,
     })
 }
 

@@ -50,16 +50,21 @@ fn inspected(running: bool, execs: &[&str]) -> Value {
     })
 }
 
+/// A container with these of the files that say how far its bootstrap data is: the result, begun, written.
+fn with_progress(scenario: Scenario, files: [Option<&str>; 3]) -> Scenario {
+    let asked = format!("GET /v1.41/containers/{NAME}/archive?path={}", boot::PROGRESS);
+    let files = [boot::RESULT, boot::STARTED, boot::WRITTEN].into_iter().zip(files);
+    let files: Vec<(&str, &str)> = files.filter_map(|(name, file)| Some((name, file?))).collect();
+    if files.is_empty() {
+        return scenario.answer(&asked, 404, json!({"message": "no such file"}));
+    }
+    scenario.answer_bytes(&asked, 200, tar(&files))
+}
+
 fn observe(running: bool, files: [Option<&str>; 3], execs: &[(&str, Value)]) -> Observed {
     let ids: Vec<&str> = execs.iter().map(|(id, _)| *id).collect();
     let mut all = scenario(None).answer(&format!("GET /v1.41/containers/{NAME}/json"), 200, inspected(running, &ids));
-    for (path, file) in [boot::RESULT, boot::STARTED, boot::SCRIPT].into_iter().zip(files) {
-        let asked = format!("GET /v1.41/containers/{NAME}/archive?path={path}");
-        all = match file {
-            Some(text) => all.answer_bytes(&asked, 200, tar(text)),
-            None => all.answer(&asked, 404, json!({"message": "no such file"})),
-        };
-    }
+    all = with_progress(all, files);
     for (id, exec) in execs {
         all = all.answer(&format!("GET /v1.41/exec/{id}/json"), 200, exec.clone());
     }
@@ -77,15 +82,15 @@ fn todo(observed: &Observed) -> Vec<&str> {
 #[test]
 fn the_steps_follow_what_is_in_the_container() {
     assert_eq!(todo(&observe(false, [None, None, None], &[])), [WRITE]);
-    assert_eq!(todo(&observe(false, [None, None, Some("#!")], &[])), [START]);
+    assert_eq!(todo(&observe(false, [None, None, Some("")], &[])), [START]);
     let ours = |ended: Option<i64>| json!({"Running": false, "ExitCode": ended, "ProcessConfig": {"arguments": [boot::SCRIPT]}});
-    assert_eq!(todo(&observe(true, [None, None, Some("#!")], &[("e0", ours(Some(0)))])), [PREPARE]);
-    let ready_to_run = observe(true, [None, None, Some("#!")], &[("e0", json!({})), ("e1", ours(None))]);
+    assert_eq!(todo(&observe(true, [None, None, Some("")], &[("e0", ours(Some(0)))])), [PREPARE]);
+    let ready_to_run = observe(true, [None, None, Some("")], &[("e0", json!({})), ("e1", ours(None))]);
     assert_eq!(todo(&ready_to_run), [RUN]);
     assert!(ready_to_run.state.contains("\"exec\":\"e1\"") && !ready_to_run.ready);
-    let started = observe(true, [None, Some(""), Some("#!")], &[]);
+    let started = observe(true, [None, Some(""), Some("")], &[]);
     assert!(started.ready && started.todo.is_empty() && started.operation.is_none());
-    let ended = observe(true, [Some("7 0003\n"), Some(""), Some("#!")], &[]);
+    let ended = observe(true, [Some("7 0003\n"), Some(""), Some("")], &[]);
     assert!(ended.ready && ended.todo.is_empty() && ended.operation.is_none());
     assert!(ended.state.contains(r#""boot":{"ended":{"code":7,"step":3}}"#), "{}", ended.state);
 }
@@ -266,7 +271,7 @@ fn cluster_api_7740_5975_3973_a_container_of_an_earlier_cluster_is_not_ours() {
 /// Cluster API's issues 3004 and 3581: a machine whose bootstrap failed was made anew, and what had gone wrong with it was lost.
 #[test]
 fn cluster_api_3004_3581_a_bootstrap_that_failed_is_left_as_it_is() {
-    let failed = observe(true, [Some("1 0002\n"), Some(""), Some("#!")], &[]);
+    let failed = observe(true, [Some("1 0002\n"), Some(""), Some("")], &[]);
     assert!(failed.todo.is_empty() && failed.state.contains(r#""ended":{"code":1,"step":2}"#), "{}", failed.state);
     let state: ContainerState = serde_json::from_str(&failed.state).unwrap();
     // It has a providerID from now on, and with that it is never replaced.
@@ -289,13 +294,7 @@ fn ended(status: &str, created: &str) -> Value {
 fn look(container: Value, spec: Value, files: [Option<&str>; 3]) -> Observed {
     let mut all = scenario(None).answer(&format!("GET /v1.41/containers/{NAME}/json"), 200, container);
     all.spec = spec.to_string();
-    for (path, file) in [boot::RESULT, boot::STARTED, boot::SCRIPT].into_iter().zip(files) {
-        let asked = format!("GET /v1.41/containers/{NAME}/archive?path={path}");
-        all = match file {
-            Some(text) => all.answer_bytes(&asked, 200, tar(text)),
-            None => all.answer(&asked, 404, json!({"message": "no such file"})),
-        };
-    }
+    all = with_progress(all, files);
     let asked = format!("GET /v1.41/containers/{NAME}/logs?stdout=true&stderr=true&tail=3");
     let all = all.answer_bytes(&asked, 200, b"\x02\0\0\0\0\0\0\x0dno such shell".to_vec());
     match all.run(|| infrastructure::observe::<Docker>(CONTAINER)).0 {
@@ -306,7 +305,7 @@ fn look(container: Value, spec: Value, files: [Option<&str>; 3]) -> Observed {
 
 #[test]
 fn a_container_that_ends_before_its_bootstrap_is_replaced_but_not_at_once() {
-    let written = [None, None, Some("#!")];
+    let written = [None, None, Some("")];
     let young = look(ended("exited", "2026-11-30T00:19:31Z"), json!({}), written);
     assert!(todo(&young).is_empty() && !young.ready);
     let state: ContainerState = serde_json::from_str(&young.state).unwrap();
@@ -330,7 +329,7 @@ fn a_container_that_ends_before_its_bootstrap_is_replaced_but_not_at_once() {
 #[test]
 fn a_node_that_stops_is_told_and_neither_started_nor_replaced() {
     let spec = json!({"providerID": "docker:////c-m"});
-    let stopped = look(ended("exited", "2026-11-30T00:00:00Z"), spec, [Some("0 0\n"), Some(""), Some("#!")]);
+    let stopped = look(ended("exited", "2026-11-30T00:00:00Z"), spec, [Some("0 0\n"), Some(""), Some("")]);
     assert!(todo(&stopped).is_empty() && !stopped.ready);
     let state: ContainerState = serde_json::from_str(&stopped.state).unwrap();
     let facts = bare(Some(&state)).run(infrastructure::report_machine::<Docker>).0.unwrap();
@@ -359,9 +358,7 @@ fn an_image_with_a_system_of_its_own_boots_first() {
         container["State"]["StartedAt"] = started.into();
         container["Config"]["Tty"] = true.into();
         let mut all = scenario(None).answer(&format!("GET /v1.41/containers/{NAME}/json"), 200, container);
-        for (path, status) in [(boot::RESULT, 404), (boot::STARTED, 404), (boot::SCRIPT, 200)] {
-            all = all.answer_bytes(&format!("GET /v1.41/containers/{NAME}/archive?path={path}"), status, tar("#!"));
-        }
+        all = with_progress(all, [None, None, Some("")]);
         let asked = format!("GET /v1.41/containers/{NAME}/logs?stdout=true&stderr=true&tail=2000");
         let all = all.answer_bytes(&asked, 200, log.as_bytes().to_vec());
         match all.run(|| infrastructure::observe::<Docker>(CONTAINER)).0 {

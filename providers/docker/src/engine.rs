@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use capstan_provider::{
     Chunk, Error, Progress, Result,
-    http::{self, Request, Response},
+    http::{self, Request},
     secrets::{self, ArchiveFormat, Member},
 };
 use serde::Deserialize;
@@ -312,21 +312,14 @@ impl Engine {
         Ok(Progress::done(name))
     }
 
-    /// The texts of files in a container, read side by side.
-    pub fn files(&self, name: &str, paths: &[&str]) -> Result<Vec<Option<String>>> {
-        let requests =
-            paths.iter().map(|path| self.get("/containers/{}/archive", &[name]).query("path", *path)).collect();
-        http::read_all(requests)
-            .into_iter()
-            .map(|answer| {
-                let answer = answer?;
-                match answer.status {
-                    404 => Ok(None),
-                    _ if answer.is_success() => file_of(&answer),
-                    _ => Err(answer.error()),
-                }
-            })
-            .collect()
+    /// The files of a directory in a container, by name; those of directories below it are left out. Empty where there is no
+    /// such directory.
+    pub fn directory(&self, name: &str, path: &str) -> Result<BTreeMap<String, String>> {
+        let asked = self.get("/containers/{}/archive", &[name]).query("path", path);
+        let Some(answer) = asked.found().map_err(advised)? else { return Ok(BTreeMap::new()) };
+        members(&answer.body).ok_or_else(|| {
+            Error::transient("UnexpectedAnswer", "the engine answered with something that is no tar archive")
+        })
     }
 }
 
@@ -343,25 +336,27 @@ fn unframed(mut log: &[u8]) -> String {
     String::from_utf8_lossy(&text).into_owned()
 }
 
-fn file_of(answer: &Response) -> Result<Option<String>> {
-    match first_file(&answer.body) {
-        Some(content) => Ok(Some(String::from_utf8_lossy(content).into_owned())),
-        None => Err(Error::transient("UnexpectedAnswer", "the engine answered with something that is no tar archive")),
-    }
-}
-
-/// The content of the first plain file of a tar archive; extended headers stand before it. A directory alone is empty.
-fn first_file(mut archive: &[u8]) -> Option<&[u8]> {
+/// The files of an archive of one directory, by their name in it; a directory in it is an empty file. `None`: it is no archive.
+fn members(mut archive: &[u8]) -> Option<BTreeMap<String, String>> {
+    let mut found = BTreeMap::new();
     loop {
         let (header, rest) = archive.split_at_checked(512)?;
-        let size = header.get(124..136)?;
-        let octal = size.iter().filter(|byte| (b'0'..=b'7').contains(*byte)).map(|byte| usize::from(byte - b'0'));
-        let size = octal.fold(0_usize, |sum, digit| sum.saturating_mul(8).saturating_add(digit));
-        match header.get(156)? {
-            b'0' | 0 => return rest.get(..size),
-            b'5' => return Some(&[]),
-            _ => archive = rest.get(size.div_ceil(512).checked_mul(512)?..)?,
+        // It ends with blocks of zeros.
+        if header.iter().all(|byte| *byte == 0) {
+            return Some(found);
         }
+        if header.get(257..262)? != b"ustar" {
+            return None;
+        }
+        let text = |field: &[u8]| String::from_utf8_lossy(field).trim_matches(['\0', ' ']).to_owned();
+        let size = usize::from_str_radix(&text(header.get(124..136)?), 8).ok()?;
+        let content = rest.get(..size)?;
+        let path = text(header.get(..100)?);
+        let mut steps = path.trim_end_matches('/').split('/').skip(1);
+        if let (Some(name), None, b'0' | b'5') = (steps.next(), steps.next(), header.get(156)?) {
+            found.insert(name.to_owned(), String::from_utf8_lossy(content).into_owned());
+        }
+        archive = rest.get(size.div_ceil(512).checked_mul(512)?..)?;
     }
 }
 
@@ -369,17 +364,24 @@ fn first_file(mut archive: &[u8]) -> Option<&[u8]> {
 pub mod tests {
     use super::*;
 
-    /// A tar archive of one file, as the engine sends it.
-    pub fn tar(content: &str) -> Vec<u8> {
+    /// A tar archive of a directory with these files, as the engine sends it.
+    pub fn tar(files: &[(&str, &str)]) -> Vec<u8> {
         let mut archive = Vec::new();
-        for (kind, body) in [(b'x', "23 path=a-longer-path\n"), (b'0', content)] {
+        let mut add = |name: &str, kind: u8, body: &str| {
             let mut header = vec![0_u8; 512];
-            header[..4].copy_from_slice(b"name");
+            header[..name.len()].copy_from_slice(name.as_bytes());
             header[124..136].copy_from_slice(format!("{:011o}\0", body.len()).as_bytes());
             header[156] = kind;
+            header[257..265].copy_from_slice(b"ustar\x0000");
             archive.extend(header);
             archive.extend(body.as_bytes());
             archive.resize(archive.len().div_ceil(512) * 512, 0);
+        };
+        add("directory/", b'5', "");
+        add("directory/PaxHeaders.0", b'x', "23 path=a-longer-path\n");
+        add("directory/below/deeper", b'0', "deeper");
+        for (name, body) in files {
+            add(&format!("directory/{name}"), b'0', body);
         }
         archive.resize(archive.len() + 1024, 0);
         archive
@@ -387,18 +389,21 @@ pub mod tests {
 
     /// The text of a file in a container of a real engine.
     pub fn read_live(scenario: &capstan_provider::testing::Scenario, container: &str, path: &str) -> String {
-        let (files, _) = scenario.clone().run(|| Engine::find()?.files(container, &[path]));
-        files.unwrap().remove(0).unwrap()
+        let (directory, name) = path.rsplit_once('/').unwrap();
+        let (files, _) = scenario.clone().run(|| Engine::find()?.directory(container, directory));
+        files.unwrap().remove(name).unwrap()
     }
 
     #[test]
-    fn the_first_file_of_an_archive() {
-        assert_eq!(first_file(&tar("hello")), Some(b"hello".as_slice()));
-        assert_eq!(first_file(&tar("")), Some(b"".as_slice()));
-        assert_eq!(first_file(b"{\"message\":\"no\"}"), None);
-        let mut cut = tar("hello");
-        cut.truncate(1026 + 512);
-        assert_eq!(first_file(&cut), None);
+    fn the_files_of_an_archive() {
+        let files = members(&tar(&[("a", "hello"), ("b", "")])).unwrap();
+        assert_eq!(files, [("a", "hello"), ("b", "")].map(|(name, text)| (name.to_owned(), text.to_owned())).into());
+        assert_eq!(members(&[0; 1024]), Some(BTreeMap::new()));
+        assert_eq!(members(b"{\"message\":\"no\"}"), None);
+        assert_eq!(members(&[b'x'; 2048]), None);
+        let mut cut = tar(&[("a", "hello")]);
+        cut.truncate(cut.len() - 1024);
+        assert_eq!(members(&cut), None);
     }
 
     #[test]

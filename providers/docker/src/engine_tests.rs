@@ -165,7 +165,7 @@ fn a_cluster_and_a_machine_come_and_go() {
                 append: false,
                 content: secret("top: secret\n"),
             }),
-            BootStep::Run(secret("cat /run/kubeadm/kubeadm.yaml > /said")),
+            BootStep::Run(secret("mkdir /said && cat /run/kubeadm/kubeadm.yaml > /said/text")),
             BootStep::Run(secret("(while :; do echo hello | nc -l -p 6443; done) >/dev/null 2>&1 &")),
         ],
         ..Scenario::new("DockerMachine", json!({"customImage": "capstan/node:dev", "privileged": false}))
@@ -179,7 +179,7 @@ fn a_cluster_and_a_machine_come_and_go() {
     let seen = machine.until(CONTAINER, |seen| state(seen)["boot"]["ended"].is_object());
     assert_eq!(state(&seen)["boot"], json!({"ended": {"code": 0, "step": 0}}), "{}", seen.state);
     assert_eq!(machine.changes.len(), 5, "{:?}", machine.changes);
-    assert_eq!(crate::engine::tests::read_live(&machine.scenario, "real-m", "/said"), "top: secret\n");
+    assert_eq!(crate::engine::tests::read_live(&machine.scenario, "real-m", "/said/text"), "top: secret\n");
 
     let ip = state(&seen)["addresses"][0].as_str().unwrap().to_owned();
     cluster.scenario.machines =

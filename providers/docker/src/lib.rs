@@ -11,7 +11,6 @@
 mod boot;
 mod cluster;
 mod container;
-mod convert;
 mod engine;
 #[cfg(test)]
 mod engine_tests;
@@ -23,6 +22,7 @@ mod network;
 mod subnet;
 #[cfg(test)]
 mod testing;
+mod v1beta1;
 
 use capstan_provider::{Context, InfrastructureProvider, export_infrastructure};
 
@@ -38,7 +38,7 @@ impl InfrastructureProvider for Docker {
 export_infrastructure!(Docker, {
     "name": "docker",
     "kinds": { "group": "infrastructure.cluster.x-k8s.io", "cluster": "DockerCluster", "machine": "DockerMachine" },
-    "contractLabels": { "cluster.x-k8s.io/v1beta2": ["v1beta2"] },
+    "contractLabels": { "cluster.x-k8s.io/v1beta2": ["v1beta2"], "cluster.x-k8s.io/v1beta1": ["v1beta1"] },
     "endpoints": [
         { "name": "engine", "protocol": "rest", "timeout": "60s", "maxResponse": "4Mi" },
         { "name": "pull", "protocol": "rest", "timeout": "10m", "maxResponse": "8Mi", "readOnly": true,

@@ -23,9 +23,9 @@ use crate::{
 pub const LOAD_BALANCER: &str = "load-balancer";
 
 const DIRECTORY: &str = "/usr/local/etc/haproxy";
-const CONFIG: &str = "/usr/local/etc/haproxy/haproxy.cfg";
+const CONFIG: &str = "haproxy.cfg";
 /// A copy of the configuration that haproxy has loaded.
-const LOADED: &str = "/usr/local/etc/haproxy/loaded.cfg";
+const LOADED: &str = "loaded.cfg";
 
 const WRITE: &str = "WriteConfiguration";
 const START: &str = "Start";
@@ -151,10 +151,9 @@ impl Part<DockerCluster> for LoadBalancer {
         let (written, loaded) = if seen {
             (true, true)
         } else {
-            let mut files = engine.files(&name, &[CONFIG, LOADED])?.into_iter();
-            let mut is_wanted = || files.next().flatten().as_deref() == Some(&wanted);
-            let written = is_wanted();
-            (written, written && is_wanted())
+            let files = engine.directory(&name, DIRECTORY)?;
+            let is_wanted = |file| files.get(file) == Some(&wanted);
+            (is_wanted(CONFIG), is_wanted(CONFIG) && is_wanted(LOADED))
         };
         let running = container.runs();
         let state = LoadBalancerState {
@@ -200,7 +199,7 @@ impl Part<DockerCluster> for LoadBalancer {
         let body = json!({
             "Image": image.image,
             // As the image would start it, but for `-sf 7`, with which kindest/haproxy can stop as soon as it has started.
-            "Entrypoint": ["haproxy", "-W", "-db", "-f", CONFIG],
+            "Entrypoint": ["haproxy", "-W", "-db", "-f", format!("{DIRECTORY}/{CONFIG}")],
             "Labels": {OWNER: ctx.owner_key(), CLUSTER: ctx.cluster().name(), ROLE: "external-load-balancer"},
             "ExposedPorts": {&port: {}},
             "HostConfig": {
@@ -222,10 +221,10 @@ impl Part<DockerCluster> for LoadBalancer {
             Some(WRITE) => {
                 let state: Option<LoadBalancerState> =
                     ctx.known(LOAD_BALANCER).map(|known| known.state()).transpose()?.flatten();
-                let mut members = vec![member("haproxy.cfg", &wanted)];
+                let mut members = vec![member(CONFIG, &wanted)];
                 if state.is_some_and(|state| !state.running) {
                     // It loads what is there when it starts.
-                    members.push(member("loaded.cfg", &wanted));
+                    members.push(member(LOADED, &wanted));
                 }
                 engine.put_files(&name, DIRECTORY, &members)
             }
@@ -241,7 +240,7 @@ impl Part<DockerCluster> for LoadBalancer {
                     _ => Err(answer.error()),
                 }
             }
-            Some(NOTE) => engine.put_files(&name, DIRECTORY, &[member("loaded.cfg", &wanted)]),
+            Some(NOTE) => engine.put_files(&name, DIRECTORY, &[member(LOADED, &wanted)]),
             other => Err(Error::internal(format!("the load balancer cannot do {other:?}"))),
         }
     }

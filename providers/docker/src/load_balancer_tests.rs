@@ -16,6 +16,8 @@ use crate::{
 
 const NOW: u64 = 1_795_997_991_000;
 
+const READ: &str = "GET /v1.41/containers/c-lb/archive?path=/usr/local/etc/haproxy";
+
 fn machines() -> Vec<MachineSummary> {
     vec![machine("b", "10.0.0.4", false), machine("a", "10.0.0.3", false), machine("gone", "10.0.0.5", true)]
 }
@@ -69,10 +71,11 @@ fn observe(container: Value, config: &str, loaded: &str, operation: Option<Strin
     let mut all = scenario();
     all.known.get_mut(LOAD_BALANCER).unwrap().operation = operation;
     let log = !["running", "created"].contains(&container["State"]["Status"].as_str().unwrap());
-    all = all
-        .answer("GET /v1.41/containers/c-lb/json", 200, container)
-        .answer_bytes(&format!("GET /v1.41/containers/c-lb/archive?path={CONFIG}"), 200, tar(config))
-        .answer_bytes(&format!("GET /v1.41/containers/c-lb/archive?path={LOADED}"), 200, tar(loaded));
+    all = all.answer("GET /v1.41/containers/c-lb/json", 200, container).answer_bytes(
+        READ,
+        200,
+        tar(&[(CONFIG, config), (LOADED, loaded)]),
+    );
     if log {
         let asked = "GET /v1.41/containers/c-lb/logs?stdout=true&stderr=true&tail=3";
         all = all.answer_bytes(asked, 200, b"[ALERT] out of memory\r\n".to_vec());
@@ -109,9 +112,7 @@ fn cluster_api_10356_a_configuration_is_read_back_before_it_is_loaded() {
         let mut all = scenario().answer("GET /v1.41/containers/c-lb/json", 200, inspected("running"));
         all.known.get_mut(LOAD_BALANCER).unwrap().state = Some(settled.state.replace(change, by));
         if change != by {
-            for (path, text) in [(CONFIG, "old"), (LOADED, "old")] {
-                all = all.answer_bytes(&format!("GET /v1.41/containers/c-lb/archive?path={path}"), 200, tar(text));
-            }
+            all = all.answer_bytes(READ, 200, tar(&[(CONFIG, "old"), (LOADED, "old")]));
         }
         match all.run(|| infrastructure::observe::<Docker>(LOAD_BALANCER)).0 {
             Ok(Presence::Present(observed)) => observed.todo.len(),

@@ -15,7 +15,7 @@ use crate::{
 /// A machine that is a container of one Docker Engine.
 #[derive(Clone, Debug, PartialEq, Deserialize, Schema, Kind)]
 #[serde(rename_all = "camelCase")]
-#[kind(name = "DockerMachine", version = "v1beta2", status = DockerMachineStatus)]
+#[kind(name = "DockerMachine", version = "v1beta2", status = DockerMachineStatus, served_too = crate::v1beta1::Machine)]
 pub struct DockerMachine {
     /// Once known.
     #[serde(rename = "providerID")]

@@ -281,7 +281,11 @@ impl Fault {
         if DENIED.contains(&code) {
             return hinted("give the user or role of the credential the right to do this");
         }
-        if TAKEN.contains(&code) || code.ends_with("LimitExceeded") || code.ends_with("LimitExceededException") {
+        if TAKEN.contains(&code)
+            || code.starts_with("TooMany")
+            || code.ends_with("LimitExceeded")
+            || code.ends_with("LimitExceededException")
+        {
             return Error::Conflict(reason());
         }
         if let Some((_, field)) = fields.iter().find(|(start, _)| code.starts_with(start)) {
@@ -410,7 +414,7 @@ mod tests {
             assert!(matches!(coded(code).error(), Error::Unauthorized(why) if why.message.contains(hint)), "{code}");
         }
         for code in
-            ["InsufficientInstanceCapacity", "VcpuLimitExceeded", "AddressLimitExceeded", "InvalidGroup.Duplicate"]
+            ["InsufficientInstanceCapacity", "VcpuLimitExceeded", "TooManyLoadBalancers", "InvalidGroup.Duplicate"]
         {
             assert!(matches!(coded(code).error(), Error::Conflict(_)), "{code}");
         }

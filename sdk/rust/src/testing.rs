@@ -15,7 +15,10 @@ use std::{cell::RefCell, collections::BTreeMap};
 
 use serde_json::Value;
 
-use crate::{HostPort, Known, MachineSummary, Secret, context, host, http::Request};
+use crate::{
+    HostPort, Known, MachineSummary, Secret, context, host,
+    http::{HttpError, Request},
+};
 pub use crate::{
     bootstrap::{JoinRole, dispatch as bootstrap},
     control_plane::{View, dispatch as control_plane},
@@ -87,6 +90,8 @@ pub struct Exchange {
     pub status_text: String,
     pub headers: Vec<(String, String)>,
     pub body: Vec<u8>,
+    /// There is no answer.
+    pub failure: Option<HttpError>,
 }
 
 /// A request as it was sent, with its secrets in the clear.
@@ -165,6 +170,14 @@ impl Scenario {
     pub fn answer_phrase(mut self, asked: &str, status: u16, phrase: &str, body: Value) -> Self {
         let (status_text, body) = (phrase.to_owned(), body.to_string().into_bytes());
         self.script.push(Exchange { asked: asked.to_owned(), status, status_text, body, ..Exchange::default() });
+        self
+    }
+
+    /// The next expected request, which gets no answer.
+    #[must_use]
+    pub fn fails(mut self, asked: &str, failure: HttpError) -> Self {
+        let failure = Some(failure);
+        self.script.push(Exchange { asked: asked.to_owned(), failure, ..Exchange::default() });
         self
     }
 

@@ -87,8 +87,6 @@ struct State {
     past: Option<HashMap<String, Answer>>,
     past_since: Option<Instant>,
     kills: usize,
-    /// Requests that reached the server.
-    reached: usize,
     /// How long the proxy's own time lasts by now; `None`: time is real.
     passed: Option<Duration>,
     schedule: Schedule,
@@ -182,7 +180,6 @@ impl FaultProxy {
             past: None,
             past_since: None,
             kills: 0,
-            reached: 0,
             passed,
             schedule: Schedule { late: Duration::MAX, stale: Duration::MAX },
         };
@@ -221,11 +218,6 @@ impl FaultProxy {
     /// Looks at what went over it.
     pub fn look<T>(&self, at: impl FnOnce(&[Exchange]) -> T) -> T {
         at(&self.shared.state().exchanges)
-    }
-
-    /// How many requests have reached the server.
-    pub fn reached(&self) -> usize {
-        self.shared.state().reached
     }
 
     /// Forgets what went over it, and what reads were answered.
@@ -477,7 +469,6 @@ impl Shared {
             headers.remove(name);
         }
         let url = format!("{}{}", self.origin, request.target);
-        self.state().reached += 1;
         let sent = self.client.request(request.method.clone(), url).headers(headers).body(request.body.clone());
         let mut response = sent.send().await.map_err(|_| NoAnswer)?;
         let status = response.status();

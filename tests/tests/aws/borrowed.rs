@@ -4,9 +4,8 @@ use anyhow::{Context, Result, ensure};
 use capstan_tests::ec2::NETWORKS;
 use capstan_tests::lab;
 use capstan_tests::moto::{ACCOUNT, Moto};
-use capstan_tests::plane::root;
+use capstan_tests::plane::{BackEnd, root};
 use capstan_tests::site::{MINUTE, name};
-use capstan_tests::workers::is_available;
 use serde_json::{Value, json};
 
 use crate::site::{aws, example, start};
@@ -139,12 +138,9 @@ fn a_network_that_is_there_is_used_and_left_as_it_was() -> Result<()> {
     ensure!(example.contains(managed), "the AWSCluster of the example has changed");
     let borrowed = format!("  network: {network}\n  controlPlaneLoadBalancer: {balancer}\n");
     let manifests = example.replace(managed, &borrowed).replace("replicas: 3", "replicas: 1");
-    let mut site = start(moto, hypervisor, &manifests)?;
+    let mut site = start(BackEnd::Embedded, moto, hypervisor, &manifests)?;
     site.wait_ready(2 * MINUTE)?;
-    site.until(MINUTE, "two machines that are available", || {
-        let machines = site.plane.items(&["machines", "-n", "default"])?;
-        Ok(machines.len() == 2 && machines.iter().all(is_available))
-    })?;
+    site.available(2)?;
 
     // The machines are all that there is more, in the private subnets and with the groups that were named.
     let moto = &site.server;

@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use capstan_tests::ec2::Ec2;
 use capstan_tests::http::Client;
 use capstan_tests::hypervisor::Hypervisor;
 use capstan_tests::machines::Machines;
 use capstan_tests::moto::{Key, Moto};
-use capstan_tests::plane::root;
+use capstan_tests::plane::{BackEnd, root};
 use capstan_tests::site;
+use serde_json::{Map, Value, json};
 
 /// All that is there.
 pub type Site = site::Site<Moto>;
@@ -23,11 +24,11 @@ pub fn aws() -> Result<(Arc<Moto>, Hypervisor)> {
 }
 
 /// Starts a management plane that applies these manifests.
-pub fn start(moto: Arc<Moto>, hypervisor: Hypervisor, manifests: &str) -> Result<Site> {
-    Site::start(moto, hypervisor, "awsclusters,awsmachines", manifests)
+pub fn start(back_end: BackEnd, moto: Arc<Moto>, hypervisor: Hypervisor, manifests: &str) -> Result<Site> {
+    Site::start(back_end, moto, hypervisor, "awsclusters,awsmachines", manifests)
 }
 
-/// `examples/aws.yaml` with this key, and with its Endpoints at moto; nothing else is changed.
+/// `examples/aws.yaml` with this key, and before it where AWS is here; nothing else is changed.
 pub fn example(moto: &Moto, key: &Key) -> Result<String> {
     let mut text = std::fs::read_to_string(root().join("examples/aws.yaml"))?;
     for (placeholder, value) in
@@ -36,8 +37,14 @@ pub fn example(moto: &Moto, key: &Key) -> Result<String> {
         ensure!(text.contains(placeholder), "the example's placeholder {placeholder} has changed");
         text = text.replace(placeholder, value);
     }
-    let endpoint = "spec:\n  credential:\n";
-    let (services, _) = text.split_once("kind: Cluster\n").context("the example has no Cluster")?;
-    ensure!(services.matches(endpoint).count() == 3, "the example's Endpoints have changed");
-    Ok(text.replace(endpoint, &format!("spec:\n  url: {}\n  credential:\n", moto.url)))
+    Ok(format!("{}\n---\n{text}", origins(moto)))
+}
+
+/// What the operator says of where AWS is, for everybody: at moto.
+pub fn origins(moto: &Moto) -> Value {
+    let services = ["ec2", "elb", "secretsmanager", "ssm", "s3", "sts"];
+    let endpoints: Map<String, Value> =
+        services.iter().map(|name| ((*name).to_owned(), json!({"url": moto.url}))).collect();
+    json!({"apiVersion": "capstan.dev/v1alpha1", "kind": "ProviderModule", "metadata": {"name": "aws"},
+        "spec": {"endpoints": endpoints}})
 }

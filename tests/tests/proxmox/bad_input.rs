@@ -3,6 +3,7 @@
 use anyhow::Result;
 use capstan_tests::fakepve::documented_rights;
 use capstan_tests::lab;
+use capstan_tests::plane::BackEnd;
 use capstan_tests::site::{MINUTE, list, merge};
 use serde_json::{Value, json};
 
@@ -24,8 +25,8 @@ fn the_condition_says_what_is_wrong() -> Result<()> {
     pve.grant("capstan@pve", "/", &rights.iter().map(String::as_str).collect::<Vec<_>>())?;
     let mut objects = cluster(&pve, NAMESPACE, 11, TOKEN, "00000000-0000-0000-0000-00000000feed");
     objects.extend(machine(NAMESPACE, 11, "m", &json!({})));
-    let mut site = start(pve, hypervisor, &list(&objects))?;
-    site.plane.wait_for_line("waiting for all to be ready", MINUTE)?;
+    let mut site = start(BackEnd::Embedded, pve, hypervisor, &list(&objects))?;
+    site.plane.wait_applied(MINUTE)?;
 
     // An address that no policy lists; then a token that is wrong.
     site.says(NAMESPACE, "proxmoxcluster", "c", &["10.10.10.2", "EgressPolicy"])?;

@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 
 use anyhow::{Context, Result, ensure};
 use capstan_tests::fakepve::{FakePve, documented_rights};
-use capstan_tests::lab;
-use capstan_tests::plane::kubectl;
-use capstan_tests::site::{MINUTE, condition, name, told};
+use capstan_tests::plane::{BackEnd, kubectl};
+use capstan_tests::site::{MINUTE, condition, laps, name, told};
 use capstan_tests::witness::Witness;
-use capstan_tests::workers::{Workers, is_available};
+use capstan_tests::workers::Workers;
+use capstan_tests::{lab, on_both_back_ends};
 use serde_json::{Value, json};
 
 use crate::site::{NETWORK, Site, example, proxmox, start};
@@ -51,14 +51,12 @@ fn all_belongs_together(site: &Site) -> Result<()> {
         }
         ensure!(addresses.insert(address), "two machines have one address");
     }
-    let held: BTreeSet<String> = site
-        .plane
-        .items(&["ipaddresses", "-n", "default"])?
-        .iter()
-        .map(|held| held["spec"]["address"].as_str().unwrap_or_default().to_owned())
-        .collect();
-    ensure!(held == addresses, "IPAddresses {held:?}, machines {addresses:?}");
-    Ok(())
+    // What nobody claims any more goes with the garbage, which a real API server's controller collects when it comes to it.
+    site.until(MINUTE, &format!("the IPAddresses that are held are {addresses:?}"), || {
+        let held = site.plane.items(&["ipaddresses.ipam.cluster.x-k8s.io", "-n", "default"])?;
+        let held = held.iter().map(|held| held["spec"]["address"].as_str().unwrap_or_default().to_owned());
+        Ok(held.collect::<BTreeSet<_>>() == addresses)
+    })
 }
 
 /// What holds tokens is gone from the drive and from the storage once the machine is a Node.
@@ -75,9 +73,14 @@ fn first_boot_data_is_gone(site: &Site) -> Result<()> {
     Ok(())
 }
 
-#[test]
-fn from_nothing_to_nothing() -> Result<()> {
-    if !lab::enter("life::from_nothing_to_nothing", &[NETWORK])? {
+on_both_back_ends!(from_nothing_to_nothing);
+
+fn from_nothing_to_nothing(back_end: BackEnd) -> Result<()> {
+    let test = match back_end {
+        BackEnd::Embedded => "life::from_nothing_to_nothing::embedded",
+        BackEnd::Real => "life::from_nothing_to_nothing::real",
+    };
+    if !lab::enter(test, &[NETWORK])? {
         return Ok(());
     }
     let (pve, mut hypervisor) = proxmox()?;
@@ -86,34 +89,22 @@ fn from_nothing_to_nothing() -> Result<()> {
     let rights = documented_rights()?;
     pve.grant("capstan@pve", "/", &rights.iter().map(String::as_str).collect::<Vec<_>>())?;
     let manifests = example(&pve, SECRETS[0])?;
-    let mut site = start(pve, hypervisor, &manifests)?;
-    site.plane.wait_for_line("waiting for all to be ready", MINUTE)?;
+    let mut site = start(back_end, pve, hypervisor, &manifests)?;
+    site.plane.wait_applied(MINUTE)?;
     let witness = Witness::of(&site.plane.kubeconfig())?;
-    let began = std::time::Instant::now();
-    let mut lap = {
-        let mut last = began;
-        move |what: &str| {
-            println!("{what}: {:.1} s", last.elapsed().as_secs_f64());
-            last = std::time::Instant::now();
-        }
-    };
+    let mut lap = laps();
     site.wait_ready(2 * MINUTE)?;
     lap("ready");
-    site.until(MINUTE, "four machines that are available", || {
-        let machines = site.plane.items(&["machines", "-n", "default"])?;
-        Ok(machines.len() == 4 && machines.iter().all(is_available))
-    })?;
+    site.available(4)?;
     lap("available");
     all_belongs_together(&site)?;
     first_boot_data_is_gone(&site)?;
     lap("images gone");
 
-    // What the example asks for is what was made, spread over the nodes.
+    // What the example asks for is what was made.
     let vms = site.server.vms()?;
     let of_workers: Vec<&Value> =
         vms.iter().filter(|vm| vm["name"].as_str().is_some_and(|name| name.starts_with(WORKERS))).collect();
-    let nodes: BTreeSet<&str> = of_workers.iter().filter_map(|vm| vm["node"].as_str()).collect();
-    ensure!(nodes == BTreeSet::from(["pve1", "pve2"]), "workers are on {nodes:?} only");
     for vm in &of_workers {
         let config = &vm["config"];
         ensure!(config["memory"].to_string().contains("8192") && config["cores"].to_string().contains('4'), "{config}");
@@ -134,6 +125,11 @@ fn from_nothing_to_nothing() -> Result<()> {
     let secret = json!({"stringData": {"secret": SECRETS[1]}}).to_string();
     site.plane.kubectl(&["patch", "secret", "proxmox-credentials", "--type=merge", "-p", &secret])?;
     workers(&site).settled(5)?;
+    // Those that are made at once do not see each other; the ones that came later went where the fewest were.
+    let vms = site.server.vms()?;
+    let workers_of = vms.iter().filter(|vm| vm["name"].as_str().is_some_and(|name| name.starts_with(WORKERS)));
+    let nodes: BTreeSet<&str> = workers_of.filter_map(|vm| vm["node"].as_str()).collect();
+    ensure!(nodes == BTreeSet::from(["pve1", "pve2"]), "workers are on {nodes:?} only");
     lap("5 workers");
     all_belongs_together(&site)?;
     workers(&site).scale(2)?;
@@ -158,7 +154,7 @@ fn from_nothing_to_nothing() -> Result<()> {
         || Ok(site.server.left()?.is_empty() && site.hypervisor.guests().is_empty()),
     )?;
     let kinds = "clusters,machines,machinesets,machinedeployments,kubeadmcontrolplanes,kubeadmconfigs,proxmoxclusters,\
-                 proxmoxmachines,inclusterippools,ipaddressclaims,ipaddresses";
+                 proxmoxmachines,inclusterippools,ipaddressclaims.ipam.cluster.x-k8s.io,ipaddresses.ipam.cluster.x-k8s.io";
     site.until(MINUTE, "no object is left", || Ok(site.plane.items(&[kinds, "-n", "default"])?.is_empty()))?;
     site.until(MINUTE, "one Secret is left", || {
         let secrets = site.plane.items(&["secrets", "-n", "default"])?;

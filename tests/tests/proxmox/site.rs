@@ -8,7 +8,7 @@ use capstan_tests::http::Client;
 use capstan_tests::hypervisor::Hypervisor;
 use capstan_tests::machines::Machines;
 use capstan_tests::nocloud::NoCloud;
-use capstan_tests::plane::root;
+use capstan_tests::plane::{BackEnd, root};
 use capstan_tests::site;
 use serde_json::Value;
 
@@ -31,8 +31,8 @@ pub fn proxmox() -> Result<(Arc<FakePve>, Hypervisor)> {
 }
 
 /// Starts a management plane that applies these manifests.
-pub fn start(pve: Arc<FakePve>, hypervisor: Hypervisor, manifests: &str) -> Result<Site> {
-    Site::start(pve, hypervisor, "proxmoxclusters,proxmoxmachines", manifests)
+pub fn start(back_end: BackEnd, pve: Arc<FakePve>, hypervisor: Hypervisor, manifests: &str) -> Result<Site> {
+    Site::start(back_end, pve, hypervisor, "proxmoxclusters,proxmoxmachines", manifests)
 }
 
 /// `examples/proxmox.yaml` with this secret of the token, and the certificate of this Proxmox VE; nothing else is changed.

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result, ensure};
 use capstan_tests::fakepve::FakePve;
 use capstan_tests::lab;
+use capstan_tests::plane::BackEnd;
 use capstan_tests::site::{MINUTE, condition, list, merge, told};
 use serde_json::{Value, json};
 
@@ -108,8 +109,8 @@ fn two_tenants_cannot_touch_each_other() -> Result<()> {
         objects.extend(tenant.cluster(&pve));
         objects.extend(tenant.machine("m", &json!({})));
     }
-    let mut site = start(pve, hypervisor, &list(&objects))?;
-    site.plane.wait_for_line("waiting for all to be ready", MINUTE)?;
+    let mut site = start(BackEnd::Embedded, pve, hypervisor, &list(&objects))?;
+    site.plane.wait_applied(MINUTE)?;
     site.until(MINUTE, "a machine of each tenant", || {
         let machines = site.plane.items(&["proxmoxmachines", "-A"])?;
         Ok(machines.len() == 2 && machines.iter().all(|machine| told(machine, "Ready").starts_with("True")))

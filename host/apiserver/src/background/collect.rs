@@ -1,7 +1,8 @@
 //! Garbage collection by owner references.
 
 use super::Work;
-use crate::rest::{FOREGROUND, ORPHAN, Policy, is_finished};
+use crate::rest::{self, FOREGROUND, ORPHAN, Policy, is_finished};
+use crate::schema;
 use crate::server::ApiServer;
 use crate::store::{Change, Draft, Object, Owner, Place};
 use serde_json::Value;
@@ -128,6 +129,11 @@ impl ApiServer {
             change(&mut new);
             if old == new {
                 return;
+            }
+            if let Some(version) = resource.versions.iter().find(|version| version.api_version == resource.stored) {
+                let part = (old.get("status") != new.get("status")).then_some("status");
+                let manager = "kube-controller-manager";
+                schema::track_update(version.schema(), Some(&old), &mut new, manager, part, &rest::now());
             }
             let gone = is_finished(&new, &resource.qualified());
             let change = if gone {

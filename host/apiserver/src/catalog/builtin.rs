@@ -10,6 +10,8 @@ use std::sync::{Arc, LazyLock, OnceLock};
 
 /// What a management plane serves besides CustomResourceDefinitions' kinds: (group, plural).
 const MANAGEMENT: &[(&str, &str)] = &[
+    ("admissionregistration.k8s.io", "mutatingwebhookconfigurations"),
+    ("admissionregistration.k8s.io", "validatingwebhookconfigurations"),
     ("", "configmaps"),
     ("", "events"),
     ("", "namespaces"),
@@ -68,6 +70,7 @@ fn resource(kind: &BuiltinKind) -> Resource {
         converter: if kind.plural == "events" { Converter::Events } else { Converter::Rename },
         custom: false,
         fingerprint: String::from(env!("CARGO_PKG_VERSION")),
+        unserved: Vec::new(),
         versions: vec![Arc::new(Version {
             name: kind.version.to_owned(),
             api_version,
@@ -85,7 +88,7 @@ fn resource(kind: &BuiltinKind) -> Resource {
 fn categories(kind: &BuiltinKind) -> &'static [&'static str] {
     match (kind.group, kind.plural) {
         ("", "pods" | "services" | "replicationcontrollers") | ("apps", _) | ("batch", _) => &["all"],
-        ("apiextensions.k8s.io", _) => &["api-extensions"],
+        ("apiextensions.k8s.io" | "admissionregistration.k8s.io", _) => &["api-extensions"],
         _ => &[],
     }
 }

@@ -4,9 +4,10 @@ use super::{Catalog, Converter, LazySchema, Resource, Scale, Version, priority};
 use crate::options::Conversion;
 use crate::status::qualified;
 use crate::table::Columns;
+use crate::webhooks::ConversionWebhook;
 use serde_json::{Map, Value, json};
 use std::cmp::Reverse;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 /// The collection of definitions.
 pub(crate) const COLLECTION: &str = "customresourcedefinitions.apiextensions.k8s.io";
@@ -26,19 +27,26 @@ fn versions(crd: &Value) -> &[Value] {
     crd.pointer("/spec/versions").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
 }
 
-/// Sets what a definition says of itself: the accepted names, its conditions, the versions that objects may be stored in.
+/// Remembers in a definition the version that its objects are stored in from now on.
+pub(crate) fn set_stored_versions(crd: &mut Value) {
+    let stored = versions(crd).iter().find(|version| version.get("storage") == Some(&Value::Bool(true)));
+    let stored = stored.map(|version| text(version, "/name").to_owned()).unwrap_or_default();
+    let mut all = texts(crd, "/status/storedVersions");
+    if !stored.is_empty() && !all.contains(&stored) {
+        all.push(stored);
+    }
+    let Some(fields) = crd.as_object_mut() else { return };
+    if let Some(status) = fields.entry("status").or_insert_with(|| json!({})).as_object_mut() {
+        status.insert("storedVersions".into(), all.into());
+    }
+}
+
+/// Sets what a definition says of itself: the accepted names and its conditions.
 pub(crate) fn set_status(crd: &mut Value, catalog: &Catalog, now: &str) {
     let group = text(crd, "/spec/group").to_owned();
     let plural = text(crd, "/spec/names/plural").to_owned();
-    let taken = conflict(crd, catalog, &group, &plural);
-    let names = crd.pointer("/spec/names").cloned().unwrap_or_else(|| json!({}));
-    let stored = versions(crd).iter().find(|version| version.get("storage") == Some(&Value::Bool(true)));
-    let stored = stored.map(|version| text(version, "/name").to_owned()).unwrap_or_default();
+    let (accepted, taken) = accepted_names(crd, catalog, &group, &plural);
     let mut status = crd.get("status").and_then(Value::as_object).cloned().unwrap_or_default();
-    let accepted = match &taken {
-        None => names,
-        Some(_) => status.get("acceptedNames").cloned().unwrap_or_else(|| json!({"kind": "", "plural": ""})),
-    };
     let conditions = match &taken {
         None => [
             ("NamesAccepted", "True", "NoConflicts", "no conflicts found".to_owned()),
@@ -61,41 +69,56 @@ pub(crate) fn set_status(crd: &mut Value, catalog: &Catalog, now: &str) {
     list.extend(
         old.into_iter().filter(|condition| !matches!(text(condition, "/type"), "NamesAccepted" | "Established")),
     );
-    let mut stored_versions = texts(&Value::Object(status.clone()), "/storedVersions");
-    if !stored.is_empty() && !stored_versions.contains(&stored) {
-        stored_versions.push(stored);
-    }
     status.insert("conditions".into(), list.into());
     status.insert("acceptedNames".into(), accepted);
-    status.insert("storedVersions".into(), stored_versions.into());
     if let Some(fields) = crd.as_object_mut() {
         fields.insert("status".into(), Value::Object(status));
     }
 }
 
-/// Whether another resource of the group has one of the names.
-fn conflict(crd: &Value, catalog: &Catalog, group: &str, plural: &str) -> Option<(&'static str, String)> {
-    let others = || catalog.group(group).filter(|resource| resource.plural != plural || !resource.custom);
+/// The names that no other resource of the group has, and the reason of the last that one has.
+fn accepted_names(
+    crd: &Value,
+    catalog: &Catalog,
+    group: &str,
+    plural: &str,
+) -> (Value, Option<(&'static str, String)>) {
+    let others: Vec<&Arc<Resource>> =
+        catalog.group(group).filter(|resource| resource.plural != plural || !resource.custom).collect();
+    let names = others.iter().flat_map(|resource| {
+        let short = resource.short_names.iter().map(String::as_str);
+        [resource.plural.as_str(), resource.singular.as_str()].into_iter().chain(short)
+    });
+    let names: Vec<&str> = names.collect();
+    let kinds: Vec<&str> =
+        others.iter().flat_map(|resource| [resource.kind.as_str(), resource.list_kind.as_str()]).collect();
+    let former = crd.pointer("/status/acceptedNames").cloned().unwrap_or_else(|| json!({"kind": "", "plural": ""}));
+    let mut accepted = former.as_object().cloned().unwrap_or_default();
+    let mut taken = None;
     let says = |name: &str| format!("{name:?} is already in use");
-    for resource in others() {
-        if resource.plural == plural || resource.singular == plural {
-            return Some(("PluralConflict", says(plural)));
-        }
-        let singular = text(crd, "/spec/names/singular");
-        if resource.singular == singular {
-            return Some(("SingularConflict", says(singular)));
-        }
-        let kind = text(crd, "/spec/names/kind");
-        if resource.kind == kind {
-            return Some(("KindConflict", says(kind)));
-        }
-        for short in texts(crd, "/spec/names/shortNames") {
-            if resource.short_names.contains(&short) {
-                return Some(("ShortNamesConflict", says(&short)));
-            }
+    for (field, among, reason) in [
+        ("plural", &names, "PluralConflict"),
+        ("singular", &names, "SingularConflict"),
+        ("shortNames", &names, "ShortNamesConflict"),
+        ("kind", &kinds, "KindConflict"),
+        ("listKind", &kinds, "ListKindConflict"),
+    ] {
+        let Some(wanted) = crd.pointer(&format!("/spec/names/{field}")) else {
+            accepted.shift_remove(field);
+            continue;
+        };
+        let own = texts(crd, &format!("/spec/names/{field}"));
+        let own = if own.is_empty() { vec![wanted.as_str().unwrap_or_default().to_owned()] } else { own };
+        match own.iter().find(|name| among.contains(&name.as_str())) {
+            Some(name) => taken = Some((reason, says(name))),
+            None => drop(accepted.insert(field.to_owned(), wanted.clone())),
         }
     }
-    None
+    match crd.pointer("/spec/names/categories") {
+        Some(categories) => drop(accepted.insert("categories".into(), categories.clone())),
+        None => drop(accepted.shift_remove("categories")),
+    }
+    (Value::Object(accepted), taken)
 }
 
 /// Changes whenever what a definition makes does: with its generation, and when its names are accepted or not.
@@ -118,17 +141,19 @@ pub(crate) fn resource(crd: &Value, hooks: &[Arc<dyn Conversion>]) -> Option<Res
     let plural = text(crd, "/spec/names/plural").to_owned();
     let name = qualified(&plural, &group);
     let served = |version: &&Value| version.get("served") == Some(&Value::Bool(true));
-    let mut list: Vec<Arc<Version>> = versions(crd)
-        .iter()
-        .filter(served)
-        .map(|source| Arc::new(version(source, &group, text(crd, "/spec/names/kind"))))
-        .collect();
+    let (list, unserved): (Vec<&Value>, Vec<&Value>) = versions(crd).iter().partition(served);
+    let compiled = |sources: Vec<&Value>| -> Vec<Arc<Version>> {
+        let kind = text(crd, "/spec/names/kind");
+        sources.into_iter().map(|source| Arc::new(version(source, versions(crd), &group, kind))).collect()
+    };
+    let (mut list, unserved) = (compiled(list), compiled(unserved));
     list.sort_by_key(|version| Reverse(priority(&version.name)));
     if list.is_empty() {
         return None;
     }
     let stored = versions(crd).iter().find(|version| version.get("storage") == Some(&Value::Bool(true)))?;
     let hook = hooks.iter().find(|hook| hook.converts(&name)).cloned();
+    let hook = hook.or_else(|| Some(Arc::new(ConversionWebhook::of(crd)?) as Arc<dyn Conversion>));
     Some(Resource {
         singular: text(crd, "/spec/names/singular").to_owned(),
         kind: text(crd, "/spec/names/kind").to_owned(),
@@ -139,6 +164,7 @@ pub(crate) fn resource(crd: &Value, hooks: &[Arc<dyn Conversion>]) -> Option<Res
         collection: name.into(),
         stored: format!("{group}/{}", text(stored, "/name")),
         versions: list,
+        unserved,
         converter: hook.map_or(Converter::Rename, Converter::Hook),
         custom: true,
         fingerprint: fingerprint(crd),
@@ -147,7 +173,15 @@ pub(crate) fn resource(crd: &Value, hooks: &[Arc<dyn Conversion>]) -> Option<Res
     })
 }
 
-fn version(source: &Value, group: &str, kind: &str) -> Version {
+/// The version to use instead of a deprecated one: the best that is served, is not deprecated itself and is not worse.
+fn better<'a>(all: &'a [Value], name: &str) -> Option<&'a str> {
+    let is = |version: &Value, field: &str| version.get(field) == Some(&Value::Bool(true));
+    let candidates = all.iter().filter(|version| is(version, "served") && !is(version, "deprecated"));
+    let best = candidates.map(|version| text(version, "/name")).max_by_key(|name| priority(name))?;
+    (priority(best) > priority(name)).then_some(best)
+}
+
+fn version(source: &Value, all: &[Value], group: &str, kind: &str) -> Version {
     let name = text(source, "/name").to_owned();
     let api_version = format!("{group}/{name}");
     let status = source.pointer("/subresources/status").is_some_and(|status| !status.is_null());
@@ -172,12 +206,14 @@ fn version(source: &Value, group: &str, kind: &str) -> Version {
     let selectable = source.get("selectableFields").and_then(Value::as_array).into_iter().flatten();
     let deprecated = (source.get("deprecated") == Some(&Value::Bool(true))).then(|| {
         let own = source.get("deprecationWarning").and_then(Value::as_str).map(str::to_owned);
-        own.unwrap_or_else(|| format!("{api_version} {kind} is deprecated"))
+        own.unwrap_or_else(|| match better(all, &name) {
+            Some(better) => format!("{api_version} {kind} is deprecated; use {group}/{better} {kind}"),
+            None => format!("{api_version} {kind} is deprecated"),
+        })
     });
     Version {
-        schema: LazySchema::Custom(
+        schema: LazySchema::custom(
             source.pointer("/schema/openAPIV3Schema").cloned().unwrap_or_else(|| Value::Object(Map::new())),
-            OnceLock::new(),
         ),
         status,
         scale,

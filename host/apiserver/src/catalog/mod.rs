@@ -13,6 +13,7 @@ use crate::store::{Form, Object};
 use crate::table::Columns;
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::hash::{Hash, Hasher};
 use std::sync::{Arc, OnceLock};
 
 /// One resource of a group, in all its versions.
@@ -27,8 +28,10 @@ pub(crate) struct Resource {
     pub namespaced: bool,
     /// Where its objects are in the store. Two resources may show one collection (Events of both groups).
     pub collection: Arc<str>,
-    /// In order of preference.
+    /// Those that are served, in order of preference.
     pub versions: Vec<Arc<Version>>,
+    /// Those that are not; objects may still be stored in them.
+    pub unserved: Vec<Arc<Version>>,
     /// The `apiVersion` of objects in the store.
     pub stored: String,
     pub converter: Converter,
@@ -59,7 +62,16 @@ pub(crate) struct Version {
 /// A schema that is compiled when it is first needed.
 enum LazySchema {
     BuiltIn(fn() -> Schema, OnceLock<Schema>),
-    Custom(Value, OnceLock<Schema>),
+    Custom { source: Value, fingerprint: u64, compiled: OnceLock<Schema> },
+}
+
+impl LazySchema {
+    fn custom(source: Value) -> LazySchema {
+        let mut hasher = std::hash::DefaultHasher::new();
+        source.to_string().hash(&mut hasher);
+        // 0 stands for no schema.
+        LazySchema::Custom { source, fingerprint: hasher.finish().max(1), compiled: OnceLock::new() }
+    }
 }
 
 impl Version {
@@ -68,10 +80,25 @@ impl Version {
     pub fn schema(&self) -> &Schema {
         match &self.schema {
             LazySchema::BuiltIn(make, cell) => cell.get_or_init(make),
-            LazySchema::Custom(source, cell) => {
-                cell.get_or_init(|| Schema::compile(source).unwrap_or_else(|_| Schema::preserve_all()))
+            LazySchema::Custom { source, compiled, .. } => {
+                compiled.get_or_init(|| Schema::compile(source).unwrap_or_else(|_| Schema::preserve_all()))
             }
         }
+    }
+
+    /// The same for the same schema of a definition; 0 for a built-in kind, whose objects are stored complete.
+    pub fn fingerprint(&self) -> u64 {
+        match &self.schema {
+            LazySchema::BuiltIn(..) => 0,
+            LazySchema::Custom { fingerprint, .. } => *fingerprint,
+        }
+    }
+
+    /// Makes an object what the schema says now: it may have been stored under another one.
+    fn complete(&self, object: &mut Value) {
+        let schema = self.schema();
+        schema.prune(object);
+        schema.default(object);
     }
 }
 
@@ -103,15 +130,65 @@ impl Resource {
         self.versions.iter().find(|version| version.name == name)
     }
 
+    /// The version that an object is stored in, if the definition still has it.
+    fn version_of(&self, object: &Object) -> Option<&Arc<Version>> {
+        let own = object.api_version();
+        self.versions.iter().chain(&self.unserved).find(|version| version.api_version.as_bytes() == own)
+    }
+
+    /// Whether an object's bytes are what a client of the version gets, but for the name of the version.
+    fn is_plain(&self, object: &Object, version: &Version) -> bool {
+        if !self.custom {
+            return true;
+        }
+        let Some(own) = self.version_of(object) else { return false };
+        if own.api_version != version.api_version
+            && (own.fingerprint() != version.fingerprint() || !matches!(self.converter, Converter::Rename))
+        {
+            return false;
+        }
+        if object.is_complete(own.fingerprint()) {
+            return true;
+        }
+        let value = object.value();
+        let mut complete = value.clone();
+        own.complete(&mut complete);
+        let plain = value == complete;
+        if plain {
+            object.mark_complete(own.fingerprint());
+        }
+        plain
+    }
+
+    /// Whether an object would be stored as it is now if nothing in it were changed: its definition did not change since.
+    pub fn is_settled(&self, object: &Object) -> bool {
+        !self.custom
+            || self.version_of(object).is_some_and(|own| own.api_version == self.stored && self.is_plain(object, own))
+    }
+
     /// An object in a served version, as a value.
     pub fn present(&self, object: &Object, version: &Version) -> Result<Value, String> {
-        self.convert(object.value(), &version.api_version)
+        self.show(object, version, false)
     }
 
     /// An object in a served version for a client; `lean` is without managed fields.
     pub fn show(&self, object: &Object, version: &Version, lean: bool) -> Result<Value, String> {
-        let value = if lean { object.value_without_managed_fields() } else { object.value() };
-        self.convert(value, &version.api_version)
+        let mut value = if lean { object.value_without_managed_fields() } else { object.value() };
+        if !self.custom {
+            return self.convert(value, &version.api_version);
+        }
+        let own = self.version_of(object);
+        if let Some(own) = own.filter(|own| !object.is_complete(own.fingerprint())) {
+            own.complete(&mut value);
+        }
+        if own.is_some_and(|own| own.api_version == version.api_version) {
+            return Ok(value);
+        }
+        // What another version's schema has defaults for stays absent: as upstream, which fills in what it reads and what it is
+        // sent, and not what it converts.
+        let mut value = self.convert(value, &version.api_version)?;
+        version.schema().prune(&mut value);
+        Ok(value)
     }
 
     /// Converts an object to a version.
@@ -144,16 +221,16 @@ impl Resource {
         }
     }
 
-    /// Whether a hook, which may fail, has to bring the object into the version.
+    /// Whether the object has to be parsed to be shown in the version, which may fail.
     pub fn is_hooked(&self, object: &Object, version: &Version) -> bool {
-        matches!(self.converter, Converter::Hook(_)) && object.api_version() != version.api_version.as_bytes()
+        !self.is_plain(object, version)
     }
 
     /// Appends an object in a served version as JSON; without parsing it when that can be avoided.
     pub fn write(&self, object: &Object, version: &Version, lean: bool, out: &mut Vec<u8>) {
         // What the definition says is stored may differ from what this object was stored as.
         let rename = (object.api_version() != version.api_version.as_bytes()).then_some(version.api_version.as_str());
-        if rename.is_some() && !matches!(self.converter, Converter::Rename) {
+        if !self.is_plain(object, version) || (rename.is_some() && matches!(self.converter, Converter::Events)) {
             match self.show(object, version, lean) {
                 Ok(value) => {
                     let _ = serde_json::to_writer(out, &value);

@@ -6,6 +6,7 @@ use crate::protobuf;
 use crate::request::{BodyForm, FieldValidation};
 use crate::status::Status;
 use serde_json::Value;
+use std::sync::PoisonError;
 
 /// How many complaints about fields one answer carries.
 const COMPLAINTS: usize = 16;
@@ -28,6 +29,9 @@ impl Call<'_> {
     /// Reads a whole object (POST and PUT). Warnings go to the second part.
     pub(super) fn read_object(&self) -> Result<(Value, Vec<String>), Status> {
         let Decoded { mut value, duplicates } = self.decode()?;
+        if value.is_null() {
+            value = Value::Object(serde_json::Map::new());
+        }
         if !value.is_object() {
             return Err(Status::bad_request("the body must be an object"));
         }
@@ -61,8 +65,12 @@ impl Call<'_> {
         if let Some(fields) = object.as_object_mut() {
             fields.insert("apiVersion".into(), version.into());
             fields.insert("kind".into(), kind.into());
-            if !fields.get("metadata").is_some_and(Value::is_object) {
-                fields.insert("metadata".into(), Value::Object(serde_json::Map::new()));
+            match fields.get("metadata") {
+                Some(Value::Object(_)) => {}
+                None | Some(Value::Null) => {
+                    fields.insert("metadata".into(), Value::Object(serde_json::Map::new()));
+                }
+                Some(_) => return Err(Status::bad_request("metadata must be an object")),
             }
         }
         Ok(())
@@ -70,20 +78,52 @@ impl Call<'_> {
 
     /// Prunes what the schema does not know. What is unknown or there twice is an error, a warning or nothing, as asked.
     pub(super) fn check_fields(&self, object: &mut Value, duplicates: &[String]) -> Result<Vec<String>, Vec<String>> {
+        let validation = self.query.field_validation(self.options()).unwrap_or(FieldValidation::Warn);
+        let before = (!duplicates.is_empty() && !self.resource.custom).then(|| object.clone());
         let unknown = self.version.schema().prune(object);
-        let validation = self.query.field_validation().unwrap_or(FieldValidation::Warn);
-        if validation == FieldValidation::Ignore {
+        if validation == FieldValidation::Ignore || (unknown.is_empty() && duplicates.is_empty()) {
             return Ok(Vec::new());
         }
-        let complaints: Vec<String> = unknown
-            .iter()
-            .map(|path| format!("unknown field {path:?}"))
-            .chain(duplicates.iter().map(|path| format!("duplicate field {path:?}")))
-            .take(COMPLAINTS)
-            .collect();
+        let mut found: Vec<(&str, &String)> = duplicates.iter().map(|path| ("duplicate", path)).collect();
+        if self.resource.custom {
+            // Metadata is read before the rest, and the rest in the order of its paths.
+            let (mut metadata, mut rest): (Vec<&String>, Vec<&String>) =
+                unknown.iter().partition(|path| path.starts_with("metadata."));
+            metadata.sort();
+            rest.sort();
+            found.extend(metadata.into_iter().chain(rest).map(|path| ("unknown", path)));
+        } else {
+            found.extend(unknown.iter().map(|path| ("unknown", path)));
+            if let Some(before) = &before {
+                found.sort_by_key(|(_, path)| place(before, path));
+            }
+        }
+        let complaints: Vec<String> =
+            found.into_iter().map(|(what, path)| format!("{what} field {path:?}")).take(COMPLAINTS).collect();
         if validation == FieldValidation::Strict && !complaints.is_empty() {
             return Err(complaints);
         }
+        *self.complaints.lock().unwrap_or_else(PoisonError::into_inner) = complaints.clone();
         Ok(complaints)
     }
+}
+
+/// Where in a document a path is: the place of each of its steps among its siblings.
+fn place(document: &Value, path: &str) -> Vec<usize> {
+    let mut at = Some(document);
+    let mut out = Vec::new();
+    for step in path.split(['.', '[']) {
+        let step = step.trim_end_matches(']');
+        let (index, next) = match at {
+            Some(Value::Object(fields)) => (fields.keys().position(|key| key == step), fields.get(step)),
+            Some(Value::Array(items)) => {
+                let index = step.parse::<usize>().ok();
+                (index, index.and_then(|index| items.get(index)))
+            }
+            _ => (None, None),
+        };
+        out.push(index.unwrap_or(usize::MAX));
+        at = next;
+    }
+    out
 }

@@ -1,13 +1,17 @@
 //! What PUT and all patches have in common: from the object as it is and as it is wanted to a committed change.
 
-use super::{Call, now};
+use super::{Call, Verb, now};
+use crate::auth::rbac;
+use crate::catalog::Resource;
 use crate::kinds;
 use crate::options::{AdmissionRequest, Operation};
+use crate::request::BodyForm;
 use crate::response::ResponseBody;
 use crate::schema::{self, FieldError, FieldErrorKind};
 use crate::server::BODY_LIMIT;
 use crate::status::Status;
 use crate::store::{Change, Draft, Object, Refusal};
+use crate::webhooks::Phase;
 use http::Response;
 use serde_json::{Map, Value};
 use std::sync::Arc;
@@ -57,8 +61,20 @@ impl Call<'_> {
         let (object, warnings) = self.read_object()?;
         self.check_name(&object)?;
         let edit = |_: &Value| Ok(Edited { object: object.clone(), warnings: warnings.clone(), managed: false });
-        let (outcome, warnings) = self.change(edit, &self.path.subresource).await?;
-        self.render(200, &outcome, &warnings)
+        match self.change(edit, &self.path.subresource).await {
+            Err(status)
+                if status == self.not_found()
+                    && self.path.subresource.is_empty()
+                    && kinds::is_made_by_update(&self.resource) =>
+            {
+                let (outcome, warnings) = self.create_object(object.clone(), warnings.clone(), None).await?;
+                self.render(201, &outcome, &warnings)
+            }
+            changed => {
+                let (outcome, warnings) = changed?;
+                self.render(200, &outcome, &warnings)
+            }
+        }
     }
 
     /// Name and namespace of the object must be those of the path, or missing.
@@ -68,7 +84,10 @@ impl Call<'_> {
         let may_be_missing = !self.path.subresource.is_empty();
         if name != self.path.name && (!name.is_empty() || !may_be_missing) {
             return Err(Status::bad_request(if name.is_empty() {
-                String::from("name must be provided")
+                format!(
+                    "the name of the object ({} based on URL) was undeterminable: name must be provided",
+                    self.path.name
+                )
             } else {
                 format!("the name of the object ({name}) does not match the name on the URL ({})", self.path.name)
             }));
@@ -77,7 +96,7 @@ impl Call<'_> {
     }
 
     pub(super) fn check_namespace(&self, namespace: &str) -> Result<(), Status> {
-        if !namespace.is_empty() && namespace != self.path.namespace {
+        if self.resource.namespaced && !namespace.is_empty() && namespace != self.path.namespace {
             return Err(Status::bad_request(
                 "the namespace of the provided object does not match the namespace sent on the request",
             ));
@@ -91,8 +110,8 @@ impl Call<'_> {
         edit: impl Fn(&Value) -> Result<Edited, Status>,
         subresource: &str,
     ) -> Result<(Outcome, Vec<String>), Status> {
-        let dry_run = self.query.dry_run()?;
-        self.query.field_validation()?;
+        let dry_run = self.query.dry_run(self.options())?;
+        self.query.field_validation(self.options())?;
         let store = &self.server.inner.options.store;
         let key = self.key();
         for _ in 0..ATTEMPTS {
@@ -105,7 +124,7 @@ impl Call<'_> {
             }
             self.check_unconditional(based_on, subresource)?;
             warnings.extend(self.prepare(&old, &mut new, subresource, managed, dry_run)?);
-            if !schema::differs(&old, &new) {
+            if !schema::differs(&old, &new) && self.resource.is_settled(&current) {
                 store.settled(current.revision).await?;
                 return Ok((if dry_run { Outcome::Dry(old) } else { Outcome::Stored(current) }, warnings));
             }
@@ -128,13 +147,14 @@ impl Call<'_> {
                 Err(Refusal::Failed(error)) => return Err(error.into()),
                 Err(other) => return Err(Status::internal(format!("{other:?}"))),
             };
+            self.mark_complete(&committed);
             self.server.committed(&self.resource, Some(&current), &committed, gone);
             store.settled(committed.revision).await?;
             if gone {
                 // The last finalizer went, and so did the object; the answer is how it would have been without.
                 let mut last = self.resource.convert(stored, &self.version.api_version).map_err(Status::internal)?;
                 if let Some(metadata) = metadata_of(&mut last) {
-                    metadata.insert("resourceVersion".into(), committed.revision.to_string().into());
+                    metadata.insert("resourceVersion".into(), current.revision.to_string().into());
                 }
                 return Ok((Outcome::Dry(last), warnings));
             }
@@ -143,19 +163,50 @@ impl Call<'_> {
         Err(Status::modified(&self.resource.group, &self.resource.plural, &key.name))
     }
 
+    /// What was just made complete by the schema that it is stored under need not be looked at again when it is read.
+    pub(super) fn mark_complete(&self, object: &Object) {
+        if self.resource.stored == self.version.api_version {
+            object.mark_complete(self.version.fingerprint());
+        }
+    }
+
     /// Custom resources and Leases are only replaced by somebody who says what he read.
     fn check_unconditional(&self, based_on: Option<u64>, subresource: &str) -> Result<(), Status> {
         let strict = self.resource.custom || self.resource.plural == "leases";
-        if based_on.is_none() && strict && self.put && subresource != "scale" {
+        if based_on.is_none() && strict && self.verb == Verb::Update && subresource != "scale" {
             let error = FieldError {
                 path: String::from("metadata.resourceVersion"),
                 kind: FieldErrorKind::Invalid,
                 bad_value: Some(Value::from(0)),
                 detail: String::from("must be specified for an update"),
             };
-            return Err(self.invalid(&[error]));
+            let Resource { group, plural, .. } = &*self.resource;
+            return Err(Status::invalid(group, plural, &self.path.name, &[error]));
         }
         Ok(())
+    }
+
+    /// Refuses an object, with what is wrong with it. A built-in kind whose fields have the wrong types, and metadata like
+    /// that, were not even read.
+    pub(super) fn refuse(&self, name: &str, errors: &[FieldError]) -> Status {
+        let definition = self.resource.kind == "CustomResourceDefinition";
+        let unread = |error: &&FieldError| {
+            let own = !(self.resource.custom || definition && error.path.contains("openAPIV3Schema"))
+                || error.path.starts_with("metadata");
+            own && (error.kind == FieldErrorKind::TypeInvalid || error.detail.contains("must be of type byte"))
+        };
+        let Resource { group, kind, .. } = &*self.resource;
+        let Some(error) = errors.iter().find(unread) else { return Status::invalid(group, kind, name, errors) };
+        let why = format!("{kind} in version {:?} cannot be handled as a {kind}: {error}", self.version.name);
+        match (self.verb, BodyForm::of(&self.headers)) {
+            (Verb::Patch, BodyForm::ApplyPatch) => Status::new(500, "", why),
+            (Verb::Patch, _) => {
+                let body = String::from_utf8_lossy(&self.body);
+                let error = FieldError::invalid("patch", body.as_ref(), why);
+                Status::invalid("", "", "", std::slice::from_ref(&error))
+            }
+            _ => Status::bad_request(why),
+        }
     }
 
     pub(super) fn invalid(&self, errors: &[FieldError]) -> Status {
@@ -175,22 +226,31 @@ impl Call<'_> {
         keep_parts(old, new, subresource, &self.version, self.resource.custom);
         let schema = self.version.schema();
         schema.default(new);
-        kinds::before_update(self, old, new, subresource);
-        let warnings = self.admit(Operation::Update, Some(old), new, dry_run)?;
-        self.keep_identity(old, new)?;
-        set_generation(old, new);
-        let mut errors = self.check_metadata(new);
-        errors.extend(new_finalizers(old, new));
-        errors.extend(schema.validate(new, Some(old)));
-        errors.extend(kinds::check_update(self, old, new));
-        if !errors.is_empty() {
-            return Err(self.invalid(&errors));
-        }
-        self.validate(Operation::Update, Some(old), new, dry_run)?;
+        kinds::complete(&self.resource, new);
+        // Whoever asks owns what he asks for, not what the server and its hooks make of it.
         if !managed {
             let part = (!subresource.is_empty()).then_some(subresource);
             schema::track_update(schema, Some(old), new, &self.manager(), part, &now());
         }
+        let managers = new.pointer("/metadata/managedFields").cloned();
+        kinds::before_update(self, old, new, subresource);
+        let told = new.pointer("/metadata/managedFields").cloned();
+        let managers = if told == managers { managers } else { told };
+        let mut warnings = self.admit(Operation::Update, Some(old), new, dry_run)?;
+        self.keep_identity(old, new)?;
+        // Hooks have no say in who owns what.
+        if let Some(metadata) = metadata_of(new) {
+            set(metadata, "managedFields", managers);
+        }
+        set_generation(old, new);
+        let mut errors = self.check_metadata(new);
+        errors.extend(new_finalizers(old, new).map(twice).into_iter().flatten());
+        errors.extend(self.check_schema(new, Some(old)));
+        errors.extend(kinds::check_update(self, old, new));
+        if !errors.is_empty() {
+            return Err(self.refuse(&self.path.name, &errors));
+        }
+        warnings.extend(self.validate(Operation::Update, Some(old), new, dry_run)?);
         Ok(warnings)
     }
 
@@ -210,13 +270,27 @@ impl Call<'_> {
         if let Some(uid) = metadata.get("uid").and_then(Value::as_str).filter(|uid| !uid.is_empty())
             && kept("uid").as_ref().and_then(Value::as_str) != Some(uid)
         {
+            if self.verb == Verb::Patch {
+                return Err(self.invalid(&twice(FieldError::invalid("metadata.uid", uid, "field is immutable"))));
+            }
             let had = kept("uid").and_then(|uid| uid.as_str().map(str::to_owned)).unwrap_or_default();
             return Err(Status::conflict(
                 &self.resource.group,
                 &self.resource.plural,
                 &self.path.name,
-                format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {had}"),
+                format!(
+                    "StorageError: invalid object, Code: 4, Key: {}, ResourceVersion: 0, AdditionalErrorMsg: Precondition \
+                     failed: UID in precondition: {uid}, UID in object meta: {had}",
+                    self.storage_key()
+                ),
             ));
+        }
+        let deletion = metadata
+            .get("deletionTimestamp")
+            .filter(|at| !at.is_null() && Some(*at) != kept("deletionTimestamp").as_ref());
+        if let Some(at) = deletion {
+            let error = FieldError::invalid("metadata.deletionTimestamp", at.clone(), "field is immutable");
+            return Err(self.invalid(&twice(error)));
         }
         for name in [
             "name",
@@ -238,6 +312,15 @@ impl Call<'_> {
         Ok(())
     }
 
+    /// Where upstream keeps the object in etcd, for the refusals that name it.
+    fn storage_key(&self) -> String {
+        let Resource { group, plural, custom, .. } = &*self.resource;
+        let group = if *custom { format!("{group}/") } else { String::new() };
+        let namespace =
+            if self.path.namespace.is_empty() { String::new() } else { format!("{}/", self.path.namespace) };
+        format!("/registry/{group}{plural}/{namespace}{}", self.path.name)
+    }
+
     pub(super) fn check_metadata(&self, object: &Value) -> Vec<FieldError> {
         let rule = schema::NameRule::of(&self.resource.group, &self.resource.kind);
         schema::validate_object_meta_named(
@@ -245,6 +328,13 @@ impl Call<'_> {
             self.resource.namespaced,
             rule,
         )
+    }
+
+    /// What the schema has against an object; of metadata only its types, because the rest is looked at apart.
+    pub(super) fn check_schema(&self, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
+        let mut errors = self.version.schema().validate(object, old);
+        errors.retain(|error| !error.path.starts_with("metadata.") || error.kind == FieldErrorKind::TypeInvalid);
+        errors
     }
 
     /// Lets the hooks of the options see a change.
@@ -256,7 +346,7 @@ impl Call<'_> {
         dry_run: bool,
     ) -> Result<Vec<String>, Status> {
         let hooks = &self.server.inner.options.admission;
-        if hooks.is_empty() {
+        if hooks.is_empty() && !self.server.has_webhooks(Phase::Mutating) {
             return Ok(Vec::new());
         }
         let request = self.admission_request(operation, old, object, dry_run);
@@ -264,6 +354,7 @@ impl Call<'_> {
         for hook in hooks {
             warnings.extend(hook.admit(&request, object)?);
         }
+        warnings.extend(self.server.ask_webhooks(Phase::Mutating, &self.resource, &request, object)?);
         Ok(warnings)
     }
 
@@ -274,13 +365,18 @@ impl Call<'_> {
         old: Option<&Value>,
         object: &Value,
         dry_run: bool,
-    ) -> Result<(), Status> {
+    ) -> Result<Vec<String>, Status> {
+        if self.resource.group == rbac::GROUP {
+            let (plural, namespace) = (&self.resource.plural, &self.path.namespace);
+            self.server.confirm_no_escalation(&self.user, plural, namespace, old, object)?;
+        }
         let hooks = &self.server.inner.options.admission;
-        if hooks.is_empty() {
-            return Ok(());
+        if hooks.is_empty() && !self.server.has_webhooks(Phase::Validating) {
+            return Ok(Vec::new());
         }
         let request = self.admission_request(operation, old, object, dry_run);
-        hooks.iter().try_for_each(|hook| hook.validate(&request, object))
+        hooks.iter().try_for_each(|hook| hook.validate(&request, object))?;
+        self.server.ask_webhooks(Phase::Validating, &self.resource, &request, &mut object.clone())
     }
 
     fn admission_request(
@@ -306,6 +402,11 @@ impl Call<'_> {
     }
 }
 
+/// Upstream looks at an object's metadata both as such and as a part of its kind, and tells what it finds each time.
+fn twice(error: FieldError) -> [FieldError; 2] {
+    [error.clone(), error]
+}
+
 /// Lays an object out, unless patch by patch it has grown larger than any request may be.
 pub(super) fn bounded(object: &Value) -> Result<Draft, Status> {
     let draft = Draft::new(object);
@@ -317,9 +418,10 @@ pub(super) fn revision_of(object: &Value) -> Result<Option<u64>, Status> {
     match object.pointer("/metadata/resourceVersion") {
         None | Some(Value::Null) => Ok(None),
         Some(Value::String(text)) if text.is_empty() || text == "0" => Ok(None),
-        Some(Value::String(text)) => text.parse().map(Some).map_err(|_| {
-            Status::bad_request(format!("metadata.resourceVersion: Invalid value: {text:?}: it must be a number"))
-        }),
+        Some(Value::String(text)) => text
+            .parse()
+            .map(Some)
+            .map_err(|_| Status::new(500, "", format!("strconv.ParseUint: parsing {text:?}: invalid syntax"))),
         Some(_) => Err(Status::bad_request("metadata.resourceVersion must be a string")),
     }
 }

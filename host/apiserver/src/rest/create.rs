@@ -22,8 +22,9 @@ const GENERATED_ATTEMPTS: usize = 8;
 impl Call<'_> {
     pub(super) async fn create(&self) -> Result<Response<ResponseBody>, Status> {
         self.form()?;
-        self.query.dry_run()?;
-        self.query.field_validation()?;
+        self.check_manager()?;
+        self.query.dry_run(self.options())?;
+        self.query.field_validation(self.options())?;
         let (object, warnings) = self.read_object()?;
         let (outcome, warnings) = self.create_object(object, warnings, None).await?;
         self.render(201, &outcome, &warnings)
@@ -36,17 +37,23 @@ impl Call<'_> {
         mut warnings: Vec<String>,
         managed: Option<()>,
     ) -> Result<(Outcome, Vec<String>), Status> {
-        let dry_run = self.query.dry_run()?;
+        let dry_run = self.query.dry_run(self.options())?;
         let text =
             |object: &Value, path: &str| object.pointer(path).and_then(Value::as_str).unwrap_or_default().to_owned();
         self.check_namespace(&text(&object, "/metadata/namespace"))?;
         if !text(&object, "/metadata/resourceVersion").is_empty() {
-            return Err(Status::bad_request("resourceVersion should not be set on objects to be created"));
+            return Err(Status::new(500, "", "resourceVersion should not be set on objects to be created"));
         }
         self.check_target_namespace(&text(&object, "/metadata/name"))?;
         let name = text(&object, "/metadata/name");
         let base = text(&object, "/metadata/generateName");
         if name.is_empty() && base.is_empty() {
+            // What could not even be read is told first.
+            let mut errors = self.version.schema().validate(&object, None);
+            errors.retain(|error| error.kind == schema::FieldErrorKind::TypeInvalid);
+            if errors.iter().any(|error| !self.resource.custom || error.path.starts_with("metadata")) {
+                return Err(self.refuse("", &errors));
+            }
             return Err(self.named(
                 "",
                 &[schema::FieldError {
@@ -59,12 +66,18 @@ impl Call<'_> {
         }
         self.set_identity(&mut object);
         if self.version.status
+            && !kinds::is_born_with_status(&self.resource)
             && let Some(fields) = fields_of(&mut object)
         {
             fields.shift_remove("status");
         }
         let schema = self.version.schema();
         schema.default(&mut object);
+        kinds::complete(&self.resource, &mut object);
+        // Whoever asks owns what he asks for, not what the server and its hooks make of it.
+        if managed.is_none() {
+            schema::track_update(schema, None, &mut object, &self.manager(), None, &now());
+        }
         for attempt in 0..GENERATED_ATTEMPTS {
             let mut object = object.clone();
             let name = if name.is_empty() { generate(&base) } else { name.clone() };
@@ -72,20 +85,23 @@ impl Call<'_> {
                 metadata.insert("name".into(), name.as_str().into());
             }
             kinds::before_create(self, &mut object);
-            let admitted = self.admit(Operation::Create, None, &mut object, dry_run)?;
+            let mut admitted = self.admit(Operation::Create, None, &mut object, dry_run)?;
             let mut errors = self.check_metadata(&object);
-            errors.extend(schema.validate(&object, None));
+            errors.extend(self.check_schema(&object, None));
             errors.extend(kinds::check_create(self, &object));
             if !errors.is_empty() {
-                return Err(self.named(&name, &errors));
+                return Err(self.refuse(&name, &errors));
             }
-            self.validate(Operation::Create, None, &object, dry_run)?;
-            if managed.is_none() {
-                schema::track_update(schema, None, &mut object, &self.manager(), None, &now());
-            }
+            admitted.extend(self.validate(Operation::Create, None, &object, dry_run)?);
             let key = Key::new(&self.path.namespace, &name);
             let store = &self.server.inner.options.store;
-            let exists = || Status::already_exists(&self.resource.group, &self.resource.plural, &name);
+            let exists = || {
+                let mut status = Status::already_exists(&self.resource.group, &self.resource.plural, &name);
+                if store.get(&self.resource.collection, &key).is_some_and(|object| object.meta.deleting) {
+                    status.message = format!("object is being deleted: {}", status.message);
+                }
+                status
+            };
             if dry_run {
                 if store.get(&self.resource.collection, &key).is_some() {
                     return Err(exists());
@@ -104,6 +120,7 @@ impl Call<'_> {
                 Err(Refusal::Failed(error)) => return Err(error.into()),
             };
             warnings.extend(admitted);
+            self.mark_complete(&committed);
             self.server.committed(&self.resource, None, &committed, false);
             store.settled(committed.revision).await?;
             return Ok((Outcome::Stored(committed), warnings));
@@ -144,7 +161,7 @@ impl Call<'_> {
         let (namespaced, custom) = (self.resource.namespaced, self.resource.custom);
         let counted = custom || kinds::has_generation(&self.resource);
         let Some(metadata) = metadata_of(object) else { return };
-        for name in ["deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "generation", "resourceVersion"] {
+        for name in ["deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "resourceVersion"] {
             metadata.shift_remove(name);
         }
         if namespaced {

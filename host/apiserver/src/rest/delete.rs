@@ -6,14 +6,14 @@ use crate::catalog::Resource;
 use crate::kinds;
 use crate::options::Operation;
 use crate::response::{self, ResponseBody};
-use crate::schema;
+use crate::schema::{self, FieldError};
 use crate::server::ApiServer;
 use crate::status::Status;
 use crate::store::{Change, Draft, Key, Object, Refusal};
 use http::Response;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 /// What becomes of an object's dependents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +51,15 @@ impl DeleteOptions {
         if !body.is_object() {
             return Err(Status::bad_request("the body must be DeleteOptions"));
         }
+        if let Some(kind) =
+            body.get("kind").and_then(Value::as_str).filter(|kind| !matches!(*kind, "" | "DeleteOptions"))
+        {
+            let version = body.get("apiVersion").and_then(Value::as_str).unwrap_or("v1");
+            let why = "is registered for version";
+            return Err(Status::bad_request(format!(
+                "no kind {kind:?} {why} {version:?} in scheme \"pkg/runtime/scheme.go:111\""
+            )));
+        }
         options.policy = policy(
             body.get("propagationPolicy").and_then(Value::as_str),
             body.get("orphanDependents").and_then(Value::as_bool),
@@ -62,8 +71,12 @@ impl DeleteOptions {
                 |_| Status::bad_request(format!("preconditions.resourceVersion must be a number, not {text:?}"));
             options.revision = Some(text.parse().map_err(invalid)?);
         }
-        options.dry_run =
-            body.get("dryRun").and_then(Value::as_array).is_some_and(|list| list.iter().any(|item| item == "All"));
+        let dry_run = body.get("dryRun").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+        if dry_run.iter().any(|item| item != "All") {
+            let error = FieldError::not_supported("dryRun", dry_run.to_vec(), ["All"]);
+            return Err(Status::invalid_options("Delete", &[error]));
+        }
+        options.dry_run = !dry_run.is_empty();
         Ok(options)
     }
 }
@@ -72,15 +85,21 @@ fn policy(name: Option<&str>, orphan: Option<bool>) -> Result<Option<Policy>, St
     match (name, orphan) {
         (None | Some(""), None) => Ok(None),
         (None | Some(""), Some(orphan)) => Ok(Some(if orphan { Policy::Orphan } else { Policy::Background })),
+        (Some(name), Some(_)) => Err(Status::invalid_options(
+            "Delete",
+            &[FieldError::invalid(
+                "propagationPolicy",
+                name,
+                "orphanDependents and deletionPropagation cannot be both set",
+            )],
+        )),
         (Some("Background"), _) => Ok(Some(Policy::Background)),
         (Some("Foreground"), _) => Ok(Some(Policy::Foreground)),
         (Some("Orphan"), _) => Ok(Some(Policy::Orphan)),
-        (Some(other), _) => {
-            let why =
-                format!("Unsupported value: {other:?}: supported values: \"Background\", \"Foreground\", \"Orphan\"");
-            let message = format!("DeleteOptions.meta.k8s.io \"\" is invalid: propagationPolicy: {why}");
-            Err(Status::new(422, "Invalid", message).with_cause("FieldValueNotSupported", why, "propagationPolicy"))
-        }
+        (Some(other), _) => Err(Status::invalid_options(
+            "Delete",
+            &[FieldError::not_supported("propagationPolicy", other, ["Foreground", "Background", "Orphan", "nil"])],
+        )),
     }
 }
 
@@ -96,16 +115,18 @@ pub(crate) fn delete_object(
     let not_found = || Status::not_found(&resource.group, &resource.plural, &key.name);
     for _ in 0..64 {
         let current = store.get(&resource.collection, key).ok_or_else(not_found)?;
-        let conflict = |why: String| Status::conflict(&resource.group, &resource.plural, &key.name, why);
+        let conflict = |why: String| Status::conflict(&resource.group, &resource.kind, &key.name, why);
         if let Some(uid) = options.uid.as_deref().filter(|uid| *uid != &*current.meta.uid) {
             return Err(conflict(format!(
-                "Precondition failed: UID in precondition: {uid}, UID in object meta: {}",
+                "the UID in the precondition ({uid}) does not match the UID in record ({}). The object might have been deleted \
+                 and then recreated",
                 current.meta.uid
             )));
         }
         if let Some(revision) = options.revision.filter(|revision| *revision != current.revision) {
             return Err(conflict(format!(
-                "Precondition failed: ResourceVersion in precondition: {revision}, ResourceVersion in object meta: {}",
+                "the ResourceVersion in the precondition ({revision}) does not match the ResourceVersion in record ({}). The \
+                 object might have been modified",
                 current.revision
             )));
         }
@@ -168,7 +189,9 @@ fn mark(resource: &Resource, old: &Value, options: &DeleteOptions) -> Value {
         let at = Timestamp::now().saturating_add(SignedDuration::from_secs(grace)).unwrap_or(Timestamp::MAX);
         let at = if grace == 0 { now() } else { at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string() };
         metadata.insert("deletionTimestamp".into(), at.into());
-        metadata.insert("deletionGracePeriodSeconds".into(), grace.into());
+        if !kinds::is_namespace(resource) {
+            metadata.insert("deletionGracePeriodSeconds".into(), grace.into());
+        }
         if !deleting && let Some(generation) = metadata.get("generation").and_then(Value::as_i64) {
             metadata.insert("generation".into(), (generation + 1).into());
         }
@@ -187,7 +210,7 @@ impl Call<'_> {
         if let Some(grace) = self.query.number("gracePeriodSeconds")? {
             options.grace = Some(grace);
         }
-        options.dry_run |= self.query.dry_run()?;
+        options.dry_run |= self.query.dry_run("Delete")?;
         Ok(options)
     }
 
@@ -195,7 +218,10 @@ impl Call<'_> {
         delete_object(self.server, &self.resource, key, options, |old| {
             let mut shown = self.resource.convert(old.clone(), &self.version.api_version).map_err(Status::internal)?;
             let before = shown.clone();
-            self.admit(Operation::Delete, Some(&before), &mut shown, options.dry_run).map(drop)
+            self.admit(Operation::Delete, Some(&before), &mut shown, options.dry_run)?;
+            let warnings = self.validate(Operation::Delete, Some(&before), &before, options.dry_run)?;
+            self.complaints.lock().unwrap_or_else(PoisonError::into_inner).extend(warnings);
+            Ok(())
         })
     }
 
@@ -206,6 +232,15 @@ impl Call<'_> {
         match self.delete_one(&self.key(), &options)? {
             Deleted::Gone(object) => {
                 store.settled(object.revision).await?;
+                if kinds::is_pod(&self.resource) {
+                    // A pod is always told to go before it goes.
+                    let mut last = self.resource.present(&object, &self.version).map_err(Status::internal)?;
+                    if let Some(metadata) = metadata_of(&mut last) {
+                        metadata.entry("deletionTimestamp").or_insert_with(|| now().into());
+                        metadata.insert("deletionGracePeriodSeconds".into(), 0.into());
+                    }
+                    return self.render(200, &Outcome::Dry(last), &[]);
+                }
                 if kinds::shows_deleted(&self.resource) {
                     return self.render(200, &Outcome::Stored(object), &[]);
                 }
@@ -242,28 +277,27 @@ impl Call<'_> {
         let form = self.form()?;
         let options = self.delete_options()?;
         let store = &self.server.inner.options.store;
-        let mut deleted = Vec::new();
         let mut revision = 0;
-        for object in self.selected()? {
+        // What was there is shown as it was.
+        let there = self.selected()?;
+        let listed = store.durable();
+        for object in &there {
             match self.delete_one(&object.key, &options) {
-                Ok(Deleted::Gone(object) | Deleted::Waiting(object)) => {
-                    revision = revision.max(object.revision);
-                    deleted.push(object);
-                }
-                Ok(Deleted::Dry(..)) => deleted.push(object),
+                Ok(Deleted::Gone(object) | Deleted::Waiting(object)) => revision = revision.max(object.revision),
+                Ok(Deleted::Dry(..)) => {}
                 Err(status) if status.code == 404 => {}
                 Err(status) => return Err(status),
             }
         }
         store.settled(revision).await?;
-        self.render_list(deleted, &json!({"resourceVersion": store.durable().max(revision).to_string()}), form)
+        self.render_list(there, &self.list_metadata(listed), form)
     }
 
     /// POST to a pod's `eviction`: a deletion that disruption budgets may refuse.
     pub(super) async fn evict(&self) -> Result<Response<ResponseBody>, Status> {
         let body = self.decode()?.value;
         let mut options = DeleteOptions::read(body.get("deleteOptions").unwrap_or(&Value::Null))?;
-        options.dry_run |= self.query.dry_run()?;
+        options.dry_run |= self.query.dry_run("Delete")?;
         let store = &self.server.inner.options.store;
         let pod = store.get(&self.resource.collection, &self.key()).ok_or_else(|| self.not_found())?;
         if let Some(budget) = kinds::blocking_budget(store, &pod) {
@@ -272,12 +306,7 @@ impl Call<'_> {
                 "TooManyRequests",
                 "Cannot evict pod as it would violate the pod's disruption budget.",
             );
-            status = status.with_cause(
-                "DisruptionBudget",
-                format!("The disruption budget {budget} needs more healthy pods"),
-                "",
-            );
-            status.details.retry_after = Some(10);
+            status = status.with_cause("DisruptionBudget", budget, "");
             return Err(status);
         }
         if let Deleted::Gone(object) | Deleted::Waiting(object) = self.delete_one(&self.key(), &options)? {

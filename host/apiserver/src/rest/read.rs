@@ -2,7 +2,9 @@
 
 use super::Call;
 use super::change::Outcome;
+use crate::request::AnswerForm;
 use crate::response::ResponseBody;
+use crate::schema::FieldError;
 use crate::selector::Selector;
 use crate::status::Status;
 use crate::store::{Key, Listing, Object, OutOfRange};
@@ -37,12 +39,20 @@ impl Continue {
 
 impl Call<'_> {
     pub(super) fn selector(&self) -> Result<Selector, Status> {
-        Selector::parse(self.query.get("labelSelector"), self.query.get("fieldSelector"), &self.version.selectable)
+        let (labels, fields) = (self.query.get("labelSelector"), self.query.get("fieldSelector"));
+        let selectable = &self.version.selectable;
+        Selector::parse(labels, fields, selectable, !self.resource.custom && selectable.is_empty())
     }
 
     pub(super) async fn get(&self) -> Result<Response<ResponseBody>, Status> {
         self.form()?;
         let store = &self.server.inner.options.store;
+        let asked =
+            self.query.get("resourceVersion").map(|text| text.parse::<u64>().map_err(|_| unreadable(text))).transpose();
+        let asked = asked.map_err(|why| Status::new(500, "", why))?;
+        if let Some(asked) = asked.filter(|asked| *asked > store.revision()) {
+            return Err(Status::too_large_revision(asked, store.revision()));
+        }
         let object = store.get(&self.resource.collection, &self.key()).ok_or_else(|| self.not_found())?;
         store.settled(object.revision).await?;
         self.render(200, &Outcome::Stored(object), &[])
@@ -59,11 +69,15 @@ impl Call<'_> {
         let asked = self.query.revision()?;
         let matching = self.query.get("resourceVersionMatch");
         let limit = self.query.number("limit")?.unwrap_or(0).max(0) as usize;
+        // Any state will do, so there is nothing to gain from pages of one.
+        let limit = if asked == Some(0) && matching.is_none() { 0 } else { limit };
         let from = self.query.get("continue").map(Continue::parse).transpose()?;
-        check_match(asked, matching, from.is_some())?;
+        check_match(asked, matching, from.is_some(), self.query.get("sendInitialEvents").is_some())?;
         let exact = match (&from, matching) {
             (Some(from), _) => Some(from.revision),
             (None, Some("Exact")) => asked,
+            // A page of a state is of that state.
+            (None, None) if limit > 0 => asked.filter(|asked| *asked > 0),
             // Anything at least as new as asked for will do, and nothing is newer than now.
             (None, _) => None,
         };
@@ -84,7 +98,7 @@ impl Call<'_> {
         // Nothing changed here between what is settled and what was read; the revision told is one that a crash keeps.
         let revision = if exact.is_some() { revision } else { revision.min(store.durable()).max(settled) };
         let mut page = Vec::new();
-        let mut metadata = json!({"resourceVersion": revision.to_string()});
+        let mut metadata = self.list_metadata(revision);
         let mut objects = objects.into_iter().filter(|object| after != Some(&object.key));
         while let Some(object) = objects.next() {
             let key = object.key.clone();
@@ -107,6 +121,16 @@ impl Call<'_> {
         Ok((page, metadata))
     }
 
+    /// The metadata of a list. Lists of custom resources always say where they go on.
+    pub(super) fn list_metadata(&self, revision: u64) -> Value {
+        let revision = revision.to_string();
+        if self.resource.custom && self.form().is_ok_and(|form| form == AnswerForm::Object) {
+            json!({"continue": "", "resourceVersion": revision})
+        } else {
+            json!({"resourceVersion": revision})
+        }
+    }
+
     /// The objects a collection request is about, in order.
     pub(super) fn selected(&self) -> Result<Vec<Arc<Object>>, Status> {
         let selector = self.selector()?;
@@ -117,43 +141,41 @@ impl Call<'_> {
     }
 }
 
+/// What Go says of a revision that is no number.
+pub(super) fn unreadable(text: &str) -> String {
+    format!("resourceVersion: Invalid value: {text:?}: strconv.ParseUint: parsing {text:?}: invalid syntax")
+}
+
 /// The past asked for is forgotten.
 pub(super) fn too_old(asked: u64, oldest: u64) -> Status {
     Status::expired(format!("too old resource version: {asked} ({oldest})"))
 }
 
 /// The rules for `resourceVersionMatch` on lists.
-fn check_match(asked: Option<u64>, matching: Option<&str>, goes_on: bool) -> Result<(), Status> {
-    let forbidden = |why: &str| {
-        let message = format!("ListOptions.meta.k8s.io \"\" is invalid: resourceVersionMatch: Forbidden: {why}");
-        Err(Status::new(422, "Invalid", message).with_cause(
-            "FieldValueForbidden",
-            format!("Forbidden: {why}"),
-            "resourceVersionMatch",
-        ))
-    };
+fn check_match(asked: Option<u64>, matching: Option<&str>, goes_on: bool, initial: bool) -> Result<(), Status> {
+    if matching.is_none() && goes_on && asked.is_some_and(|asked| asked != 0) {
+        return Err(Status::bad_request("specifying resource version is not allowed when using continue"));
+    }
+    let forbidden = |why: &str| FieldError::forbidden("resourceVersionMatch", why);
+    let mut errors = Vec::new();
     match matching {
-        None => {
-            if goes_on && asked.is_some_and(|asked| asked != 0) {
-                return Err(Status::bad_request("specifying resource version is not allowed when using continue"));
-            }
-            Ok(())
-        }
         Some("Exact" | "NotOlderThan") if goes_on => {
-            forbidden("resourceVersionMatch is forbidden when continue is provided")
+            errors.push(forbidden("resourceVersionMatch is forbidden when continue is provided"));
         }
         Some("Exact" | "NotOlderThan") if asked.is_none() => {
-            forbidden("resourceVersionMatch is forbidden unless resourceVersion is provided")
+            errors.push(forbidden("resourceVersionMatch is forbidden unless resourceVersion is provided"));
         }
         Some("Exact") if asked == Some(0) => {
-            forbidden("resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"")
+            errors.push(forbidden("resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\""));
         }
-        Some("Exact" | "NotOlderThan") => Ok(()),
+        None | Some("Exact" | "NotOlderThan") => {}
         Some(other) => {
-            let message = format!(
-                "ListOptions.meta.k8s.io \"\" is invalid: resourceVersionMatch: Unsupported value: {other:?}: supported values: \"Exact\", \"NotOlderThan\""
-            );
-            Err(Status::new(422, "Invalid", message))
+            let known = ["Exact", "NotOlderThan", ""];
+            errors.push(FieldError::not_supported("resourceVersionMatch", other, known));
         }
     }
+    if initial {
+        errors.push(FieldError::forbidden("sendInitialEvents", "sendInitialEvents is forbidden for list"));
+    }
+    if errors.is_empty() { Ok(()) } else { Err(Status::invalid_options("List", &errors)) }
 }

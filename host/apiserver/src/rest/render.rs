@@ -30,6 +30,17 @@ pub(super) enum Include {
 }
 
 impl Include {
+    /// A table's rows carry nothing but these.
+    pub fn check(call: &Call<'_>) -> Result<(), Status> {
+        match call.query.get("includeObject") {
+            None | Some("None" | "Object" | "Metadata") => Ok(()),
+            Some(other) => Err(Status::bad_request(format!(
+                "Unable to convert to Table as requested: includeObject: Invalid value: {other:?}: must be 'Metadata', \
+                 'Object', 'None', or empty"
+            ))),
+        }
+    }
+
     pub fn of(call: &Call<'_>) -> Include {
         match call.query.get("includeObject") {
             Some("None") => Include::Nothing,
@@ -47,8 +58,8 @@ pub(super) fn row(version: &Version, object: &Value, include: Include, now: Time
         Include::Metadata => Some(metadata_of(object)),
         Include::Object => Some(object.clone()),
     };
-    if let (Some(part), Some(fields)) = (part, row.as_object_mut()) {
-        fields.insert("object".into(), part);
+    if let Some(fields) = row.as_object_mut() {
+        fields.insert("object".into(), part.unwrap_or_default());
     }
     row
 }
@@ -122,6 +133,7 @@ impl Call<'_> {
             AnswerForm::Object => (self.resource.list_kind.as_str(), self.version.api_version.as_str()),
             AnswerForm::Metadata => ("PartialObjectMetadataList", "meta.k8s.io/v1"),
             AnswerForm::Table => {
+                Include::check(self)?;
                 let (include, now) = (Include::of(self), Timestamp::now());
                 let mut rows = Vec::with_capacity(objects.len());
                 for object in &objects {
@@ -143,6 +155,13 @@ impl Call<'_> {
         let weight: usize = objects.iter().map(|object| object.weight()).sum();
         let (resource, version, lean) = (self.resource.clone(), self.version.clone(), self.lean);
         let put = move |object: &Object, out: &mut Vec<u8>| match form {
+            // The items of a built-in list are of the list's kind and do not say it again.
+            AnswerForm::Object if !resource.custom => {
+                let start = out.len();
+                resource.write(object, &version, lean, out);
+                let kept = out.get(start..).map_or(0, Object::type_meta_length);
+                out.drain(start + 1..start + kept.max(1));
+            }
             AnswerForm::Metadata => {
                 let value = if lean { object.value_without_managed_fields() } else { object.value() };
                 out.extend_from_slice(metadata_of(&value).to_string().as_bytes());

@@ -9,6 +9,7 @@ use crate::catalog::Scale;
 use crate::decode;
 use crate::request::BodyForm;
 use crate::response::{self, ResponseBody};
+use crate::schema::FieldError;
 use crate::selector;
 use crate::status::Status;
 use http::Response;
@@ -39,7 +40,7 @@ impl Call<'_> {
         let number = |pointer: &str| object.pointer(pointer).and_then(Value::as_i64);
         let Some(replicas) = number(&scale.spec_replicas).or_else(|| (!self.resource.custom).then_some(1)) else {
             let path = scale.spec_replicas.replace('/', ".");
-            return Err(Status::new(404, "NotFound", format!("the spec replicas field {path:?} does not exist")));
+            return Err(Status::internal(format!("the spec replicas field {path:?} does not exist")));
         };
         let selector =
             scale.selector.as_ref().and_then(|pointer| object.pointer(pointer)).map(|selector| match selector {
@@ -82,15 +83,16 @@ impl Call<'_> {
             let wanted = self.patched(&patch, &self.scale_of(old)?)?;
             let replicas = wanted.pointer("/spec/replicas").and_then(Value::as_i64).unwrap_or(0);
             if replicas < 0 {
-                let message = format!(
-                    "Scale.autoscaling {:?} is invalid: spec.replicas: Invalid value: {replicas}: must be greater than or equal to 0",
-                    self.path.name
-                );
-                return Err(Status::new(422, "Invalid", message).with_cause(
-                    "FieldValueInvalid",
-                    "must be greater than or equal to 0",
-                    "spec.replicas",
-                ));
+                let error = if self.resource.custom {
+                    let path = self.scale()?.spec_replicas.replace('/', ".");
+                    FieldError::invalid(path, replicas, "should be a non-negative integer")
+                } else {
+                    FieldError::invalid("spec.replicas", replicas, "must be greater than or equal to 0")
+                };
+                if self.resource.custom {
+                    return Err(self.invalid(&[error]));
+                }
+                return Err(Status::invalid("autoscaling", "Scale", &self.path.name, &[error]));
             }
             let mut object = old.clone();
             put(&mut object, &pointer, replicas.into());

@@ -1,11 +1,12 @@
 //! Watches: what happened since a revision, and what happens, until the client or the server ends it.
 
 use super::Call;
-use super::read::too_old;
+use super::read::{too_old, unreadable};
 use super::render::{self, Include};
 use crate::catalog::{Resource, Version};
 use crate::request::AnswerForm;
 use crate::response::{self, ResponseBody};
+use crate::schema::FieldError;
 use crate::selector::Selector;
 use crate::status::Status;
 use crate::store::{Event, EventKind, Object, OutOfRange, Store};
@@ -59,7 +60,8 @@ impl Call<'_> {
     pub(super) async fn watch(&self) -> Result<Response<ResponseBody>, Status> {
         let form = self.form()?;
         let selector = self.selector()?;
-        let asked = self.query.revision()?;
+        let asked = self.query.get("resourceVersion").map(|text| text.parse::<u64>().map_err(|_| unreadable(text)));
+        let asked = asked.transpose().map_err(|why| Status::new(500, "", why))?;
         let initial = self.query.flag("sendInitialEvents");
         let bookmarks = self.query.flag("allowWatchBookmarks") == Some(true);
         self.check_initial(initial)?;
@@ -110,14 +112,8 @@ impl Call<'_> {
 
     fn check_initial(&self, initial: Option<bool>) -> Result<(), Status> {
         let matching = self.query.get("resourceVersionMatch");
-        let forbidden = |field: &str, why: &str| {
-            let message = format!("ListOptions.meta.k8s.io \"\" is invalid: {field}: Forbidden: {why}");
-            Err(Status::new(422, "Invalid", message).with_cause(
-                "FieldValueForbidden",
-                format!("Forbidden: {why}"),
-                field,
-            ))
-        };
+        let forbidden =
+            |field: &str, why: &str| Err(Status::invalid_options("List", &[FieldError::forbidden(field, why)]));
         match (initial, matching) {
             (Some(_), Some("NotOlderThan")) | (None, None) => Ok(()),
             (Some(_), _) => forbidden(
@@ -283,7 +279,7 @@ impl Watch {
     }
 
     fn bookmark(&mut self, initial_end: bool) {
-        let mut metadata = json!({"resourceVersion": self.cursor.to_string(), "creationTimestamp": null});
+        let mut metadata = json!({"resourceVersion": self.cursor.to_string()});
         if initial_end && let Some(fields) = metadata.as_object_mut() {
             fields.insert("annotations".into(), json!({INITIAL_END: "true"}));
         }

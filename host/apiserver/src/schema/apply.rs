@@ -145,6 +145,8 @@ pub fn apply(
         None => merged,
     };
 
+    let mut object = object;
+    typed::drop_emptied(root, &config, &live_bare, &mut object);
     let changes = compare(root, &live_bare, &object);
     let brought = changes.brought();
     let mut conflicts = Vec::new();
@@ -172,10 +174,16 @@ pub fn apply(
         return Err(ApplyError::Conflict(conflicts));
     }
     managers.0.retain(|entry| !entry.fields.is_empty());
+    if object == live_bare {
+        // Who only joins in owning has not written anything, so there is no time of it.
+        let former = before.find(&mine).and_then(|entry| entry.time.clone());
+        if let Some(own) = managers.0.iter_mut().find(|entry| entry.same_manager(&mine)) {
+            own.time = former;
+        }
+    }
     if object == live_bare && unchanged(&before, &managers) {
         return Ok(Applied { object: live.clone() });
     }
-    let mut object = object;
     if manager == "kubectl" {
         refresh_last_applied(&mut object, applied);
     }
@@ -197,7 +205,9 @@ pub fn track_update(
     now_rfc3339: &str,
 ) {
     let root = Some(schema.root());
-    let mut managers = match (Managers::read(new), old) {
+    // An empty list clears them, as a list of one empty entry does.
+    let empty = new.pointer("/metadata/managedFields").and_then(Value::as_array).is_some_and(Vec::is_empty);
+    let mut managers = match (Managers::read(new).filter(|_| !empty), old) {
         (None, _) => Managers::default(),
         (Some(brought), Some(old)) if brought.0.is_empty() => Managers::read(old).unwrap_or_default(),
         (Some(brought), _) => brought,
@@ -220,7 +230,8 @@ pub fn track_update(
             manager: manager.to_owned(),
             applied: false,
             api_version: text(new, "apiVersion"),
-            time: Some(now_rfc3339.to_owned()),
+            // Upstream loses the time of a scaling on its way between the two kinds.
+            time: (subresource != Some("scale")).then(|| now_rfc3339.to_owned()),
             subresource: subresource.unwrap_or_default().to_owned(),
             fields: brought,
         };
@@ -259,8 +270,8 @@ fn configuration(schema: &Schema, applied: &Value, subresource: Option<&str>) ->
     if let Some(metadata) = config.get_mut("metadata").and_then(Value::as_object_mut) {
         metadata.shift_remove("managedFields");
     }
+    // What can be written in two ways stays as it was written: upstream tracks the text of a Secret's `stringData`.
     let mut config = Value::Object(config);
-    schema.normalize(&mut config);
     drop_nulls(Some(schema.root()), &mut config);
     Ok(config)
 }
@@ -337,5 +348,18 @@ fn refresh_last_applied(object: &mut Value, applied: &Value) {
     if let Some(inner) = inner {
         inner.shift_remove(LAST_APPLIED);
     }
+    sort_keys(&mut config);
     *annotation = format!("{config}\n").into();
+}
+
+/// As Go writes maps.
+fn sort_keys(value: &mut Value) {
+    match value {
+        Value::Object(map) => {
+            map.sort_keys();
+            map.values_mut().for_each(sort_keys);
+        }
+        Value::Array(items) => items.iter_mut().for_each(sort_keys),
+        _ => {}
+    }
 }

@@ -303,7 +303,33 @@ fn normal_path(path: &str) -> String {
     path.trim_start_matches('.').replace(['\'', '"'], "")
 }
 
-static CONTEXT: LazyLock<Context<'static>> = LazyLock::new(|| Context::default().with_all());
+static CONTEXT: LazyLock<Context<'static>> = LazyLock::new(|| {
+    let mut context = Context::default().with_all();
+    // A type is its name here, so that `type(self) == int` holds where it should.
+    context.add_function("type", |value: CelValue| -> Result<CelValue, ExecutionError> {
+        Ok(CelValue::String(Arc::new(type_of(&value).to_owned())))
+    });
+    for name in ["bool", "int", "uint", "double", "string", "bytes", "list", "map", "null_type"] {
+        context.add_variable_from_value(name, name);
+    }
+    context
+});
+
+/// The name of a value's type.
+fn type_of(value: &CelValue) -> &'static str {
+    match value {
+        CelValue::Bool(_) => "bool",
+        CelValue::Int(_) => "int",
+        CelValue::UInt(_) => "uint",
+        CelValue::Float(_) => "double",
+        CelValue::String(_) => "string",
+        CelValue::Bytes(_) => "bytes",
+        CelValue::List(_) => "list",
+        CelValue::Map(_) => "map",
+        CelValue::Null => "null_type",
+        _ => "other",
+    }
+}
 
 /// Evaluates the rules of one node.
 ///
@@ -367,6 +393,7 @@ pub(crate) fn check(
 fn evaluate(rule: &Rule, scope: &Context<'_>, node: &Node, value: &Value, path: &str) -> Option<FieldError> {
     let place = match &rule.0.field_path {
         Some(field) => join(path, field),
+        None if path.is_empty() => String::from("<nil>"),
         None => path.to_owned(),
     };
     let type_word = node.ty.name();

@@ -52,6 +52,9 @@ pub fn validate_crd(crd: &Value) -> Vec<FieldError> {
         "" => errors.push(FieldError::required("spec.scope", "")),
         other => errors.push(FieldError::not_supported("spec.scope", other, ["Cluster", "Namespaced"])),
     }
+    if is(spec, "preserveUnknownFields") {
+        errors.push(FieldError::invalid("spec.preserveUnknownFields", true, "must be false"));
+    }
     names(spec.get("names").unwrap_or(&empty), &mut errors);
     let plural = text(spec.get("names").unwrap_or(&empty), "plural");
     let name = text(crd.get("metadata").unwrap_or(&empty), "name");
@@ -67,6 +70,8 @@ pub fn validate_crd(crd: &Value) -> Vec<FieldError> {
 /// Additional checks for an update: what cannot change, and no stored version may vanish.
 pub fn validate_crd_update(crd: &Value, old: &Value) -> Vec<FieldError> {
     let mut errors = validate_crd(crd);
+    // That the name fits the group is asked once, when both are new.
+    errors.retain(|error| error.path != "metadata.name");
     let at = |object: &Value, pointer: &str| object.pointer(pointer).cloned().unwrap_or_default();
     for (pointer, path) in [
         ("/spec/group", "spec.group"),
@@ -179,8 +184,12 @@ fn columns(version: &Value, path: &str, errors: &mut Vec<FieldError>) {
         } else if !COLUMN_TYPES.contains(&ty) {
             errors.push(FieldError::invalid(join(&path, "type"), ty, one_of));
         }
-        if text(column, "jsonPath").is_empty() {
+        let json_path = text(column, "jsonPath");
+        let opened = json_path.matches('[').count();
+        if json_path.is_empty() {
             errors.push(FieldError::required(join(&path, "JSONPath"), ""));
+        } else if opened != json_path.matches(']').count() {
+            errors.push(FieldError::invalid(join(&path, "jsonPath"), json_path, "unterminated array"));
         }
     }
 }

@@ -4,7 +4,10 @@
 //! and stays.
 
 use super::node::{Additional, Checks, Field, ListType, Node, Patch, Type};
-use k8s_openapi::api::{apps, certificates, coordination, core, events, policy, rbac, storage};
+use k8s_openapi::api::{
+    admissionregistration, apps, batch, certificates, coordination, core, discovery, events, networking, policy, rbac,
+    scheduling, storage,
+};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions;
 use k8s_openapi::schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
@@ -83,6 +86,8 @@ fn raw() -> Map<String, Value> {
         ($($kind:ty),* $(,)?) => { $(let _ = generator.subschema_for::<$kind>();)* };
     }
     add!(
+        admissionregistration::v1::MutatingWebhookConfiguration,
+        admissionregistration::v1::ValidatingWebhookConfiguration,
         core::v1::ConfigMap,
         core::v1::Endpoints,
         core::v1::Event,
@@ -98,8 +103,12 @@ fn raw() -> Map<String, Value> {
         apps::v1::Deployment,
         apps::v1::ReplicaSet,
         apps::v1::StatefulSet,
+        batch::v1::Job,
         certificates::v1::CertificateSigningRequest,
         coordination::v1::Lease,
+        discovery::v1::EndpointSlice,
+        networking::v1::NetworkPolicy,
+        scheduling::v1::PriorityClass,
         events::v1::Event,
         policy::v1::PodDisruptionBudget,
         rbac::v1::ClusterRole,

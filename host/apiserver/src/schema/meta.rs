@@ -35,7 +35,7 @@ impl NameRule {
     pub fn of(group: &str, kind: &str) -> NameRule {
         match (group, kind) {
             ("", "Namespace") => NameRule::Label,
-            ("", "Service") => NameRule::Rfc1035Label,
+            ("", "Service") => NameRule::Label,
             ("rbac.authorization.k8s.io", _) => NameRule::PathSegment,
             _ => NameRule::Subdomain,
         }
@@ -105,9 +105,18 @@ pub fn validate_object_meta_named(metadata: &Value, namespaced: bool, rule: Name
     errors
 }
 
+/// What is wrong with the metadata of an object inside another one: its labels and annotations.
+pub(crate) fn embedded_errors(metadata: &Value) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    labels(metadata, &mut errors);
+    annotations(metadata, &mut errors);
+    errors
+}
+
 fn labels(metadata: &Value, errors: &mut Vec<FieldError>) {
     for (key, value) in metadata.get("labels").and_then(Value::as_object).into_iter().flatten() {
         for detail in qualified_name_errors(key) {
+            let detail = detail.replace("a qualified name must", "a valid label key must");
             errors.push(FieldError::invalid("metadata.labels", key.as_str(), detail));
         }
         let value = value.as_str().unwrap_or_default();
@@ -132,10 +141,10 @@ fn annotations(metadata: &Value, errors: &mut Vec<FieldError>) {
 
 fn finalizers(metadata: &Value, errors: &mut Vec<FieldError>) {
     let list = metadata.get("finalizers").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-    for (index, finalizer) in list.iter().enumerate() {
+    for finalizer in list {
         let name = finalizer.as_str().unwrap_or_default();
         for detail in qualified_name_errors(name) {
-            errors.push(FieldError::invalid(format!("metadata.finalizers[{index}]"), name, detail));
+            errors.push(FieldError::invalid("metadata.finalizers", name, detail));
         }
     }
     if ["orphan", "foregroundDeletion"].iter().all(|name| list.iter().any(|finalizer| finalizer == name)) {
@@ -148,9 +157,9 @@ fn finalizers(metadata: &Value, errors: &mut Vec<FieldError>) {
 }
 
 fn owner_references(metadata: &Value, errors: &mut Vec<FieldError>) {
-    let mut controller: Option<&str> = None;
-    for (index, owner) in metadata.get("ownerReferences").and_then(Value::as_array).into_iter().flatten().enumerate() {
-        let path = format!("metadata.ownerReferences[{index}]");
+    let mut controller: Option<String> = None;
+    for owner in metadata.get("ownerReferences").and_then(Value::as_array).into_iter().flatten() {
+        let path = "metadata.ownerReferences";
         let text = |name: &str| owner.get(name).and_then(Value::as_str).unwrap_or_default();
         if text("apiVersion").rsplit('/').next().unwrap_or_default().is_empty() {
             errors.push(FieldError::invalid(
@@ -165,17 +174,17 @@ fn owner_references(metadata: &Value, errors: &mut Vec<FieldError>) {
             }
         }
         if (text("apiVersion"), text("kind")) == ("v1", "Event") {
-            errors.push(FieldError::invalid(path.as_str(), owner.clone(), "Event is disallowed from being an owner"));
+            errors.push(FieldError::invalid(path, owner.clone(), "/v1, Kind=Event is disallowed from being an owner"));
         }
         if owner.get("controller").and_then(Value::as_bool) == Some(true) {
-            match controller {
-                None => controller = Some(text("name")),
+            let this = format!("{}/{}", text("kind"), text("name"));
+            match &controller {
+                None => controller = Some(this),
                 Some(first) => errors.push(FieldError::invalid(
                     "metadata.ownerReferences",
                     metadata.get("ownerReferences").cloned().unwrap_or_default(),
                     format!(
-                        "Only one reference can have Controller set to true. Found \"true\" in references for {first} and {}",
-                        text("name")
+                        "Only one reference can have Controller set to true. Found \"true\" in references for {first} and {this}",
                     ),
                 )),
             }
@@ -194,7 +203,7 @@ fn is_word(text: &str) -> bool {
 }
 
 fn longer_than(text: &str, max: usize) -> Option<String> {
-    (text.len() > max).then(|| format!("must be no more than {max} bytes"))
+    (text.len() > max).then(|| format!("must be no more than {max} characters"))
 }
 
 /// Why `text` is not a DNS label (RFC 1123).
@@ -327,12 +336,12 @@ mod tests {
             (json!({"name": "a", "labels": {"a": "x".repeat(64)}}), false, "metadata.labels"),
             (json!({"name": "a", "annotations": {"/b": ""}}), false, "metadata.annotations"),
             (json!({"name": "a", "annotations": {"b": "x".repeat(MAX_ANNOTATIONS)}}), false, "metadata.annotations"),
-            (json!({"name": "a", "finalizers": ["a/b/c"]}), false, "metadata.finalizers[0]"),
+            (json!({"name": "a", "finalizers": ["a/b/c"]}), false, "metadata.finalizers"),
             (json!({"name": "a", "generation": -1}), false, "metadata.generation"),
             (
                 json!({"name": "a", "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "p"}]}),
                 false,
-                "metadata.ownerReferences[0].uid",
+                "metadata.ownerReferences.uid",
             ),
             (
                 json!({"name": "a", "ownerReferences": [
@@ -352,7 +361,8 @@ mod tests {
     fn kinds_have_their_name_rules() {
         let table = [
             ("", "Namespace", "a.b", false),
-            ("", "Service", "1a", false),
+            ("", "Service", "1a", true),
+            ("", "Service", "a.b", false),
             ("", "Service", "a1", true),
             ("rbac.authorization.k8s.io", "Role", "system:node", true),
             ("rbac.authorization.k8s.io", "Role", "a/b", false),

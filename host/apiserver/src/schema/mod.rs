@@ -137,6 +137,7 @@ impl Schema {
     pub fn default(&self, object: &mut Value) {
         self.normalize(object);
         prune::default(self.root(), object);
+        prune::drop_empty(self.root(), object);
     }
 
     /// Brings what can be written in two ways into the one that is stored.
@@ -191,6 +192,13 @@ impl Schema {
         errors
     }
 
+    /// Nulls in a configuration where the schema allows none and has no default: nothing that could be stored comes of them.
+    pub fn nulls(&self, object: &Value) -> Vec<FieldError> {
+        let mut errors = Vec::new();
+        validate::nulls(self.root(), object, "", &mut errors);
+        errors
+    }
+
     /// The schema as published in OpenAPI v3, complete in itself (nothing refers elsewhere).
     pub fn open_api(&self) -> Value {
         match &self.0.published {
@@ -207,7 +215,10 @@ impl Schema {
             Published::Definition(definition) => definitions::components(&[definition]),
             Published::Custom(text) => {
                 let mut out = definitions::components(&[meta::OBJECT_META]);
-                let reference = json!({"allOf": [{"$ref": format!("#/components/schemas/{}", meta::OBJECT_META)}]});
+                let reference = json!({
+                    "allOf": [{"$ref": format!("#/components/schemas/{}", meta::OBJECT_META)}],
+                    "description": "Standard object's metadata. More info: https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#metadata",
+                });
                 out.insert(name.to_owned(), with_type_meta(text, reference));
                 out
             }
@@ -259,13 +270,39 @@ fn with_type_meta(text: &str, metadata: Value) -> Value {
         let properties = map.entry("properties").or_insert_with(|| Value::Object(Map::new()));
         if let Some(properties) = properties.as_object_mut() {
             for (name, description) in [
-                ("apiVersion", "The versioned schema of this representation of an object."),
-                ("kind", "The REST resource this object represents."),
+                (
+                    "apiVersion",
+                    "APIVersion defines the versioned schema of this representation of an object. Servers should convert \
+                     recognized schemas to the latest internal value, and may reject unrecognized values. More info: \
+                     https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#resources",
+                ),
+                (
+                    "kind",
+                    "Kind is a string value representing the REST resource this object represents. Servers may infer this \
+                     from the endpoint the client submits requests to. Cannot be updated. In CamelCase. More info: \
+                     https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#types-kinds",
+                ),
             ] {
                 properties.entry(name).or_insert_with(|| json!({"type": "string", "description": description}));
             }
             properties.insert("metadata".to_owned(), metadata);
         }
     }
+    spell_out(&mut schema);
     schema
+}
+
+/// `x-kubernetes-int-or-string` in words that any reader of OpenAPI knows.
+fn spell_out(schema: &mut Value) {
+    match schema {
+        Value::Object(map) => {
+            let marked = map.get("x-kubernetes-int-or-string") == Some(&Value::Bool(true));
+            if marked && !map.contains_key("anyOf") && !map.contains_key("allOf") {
+                map.insert("anyOf".to_owned(), json!([{"type": "integer"}, {"type": "string"}]));
+            }
+            map.values_mut().for_each(spell_out);
+        }
+        Value::Array(items) => items.iter_mut().for_each(spell_out),
+        _ => {}
+    }
 }

@@ -42,6 +42,43 @@ fn prune_map(node: &Node, map: &mut Map<String, Value>, path: &str, removed: &mu
     });
 }
 
+/// Removes empty lists and maps from what is of a Go type with `omitempty`: the types of built-in kinds, and metadata.
+pub(crate) fn drop_empty(node: &Node, value: &mut Value) {
+    match value {
+        Value::Object(map) if node.typed => {
+            map.retain(|name, child| {
+                let Some(field) = node.fields.get(name) else { return true };
+                let empty = match child {
+                    Value::Array(items) => items.is_empty(),
+                    // A struct without fields is still a struct: `emptyDir: {}`.
+                    Value::Object(fields) => {
+                        fields.is_empty() && matches!(field.node.additional, Additional::Schema(_))
+                    }
+                    _ => false,
+                };
+                let required = node.checks.as_ref().is_some_and(|checks| checks.required.contains(name));
+                // An empty list of managed fields means something: that they are to be forgotten.
+                !empty || required || name == "rules" || name == "managedFields"
+            });
+            for (name, child) in map.iter_mut() {
+                if let Some(schema) = node.child(name) {
+                    drop_empty(schema, child);
+                }
+            }
+        }
+        Value::Object(map) => {
+            if let (Some(schema), Some(child)) = (node.child("metadata"), map.get_mut("metadata")) {
+                drop_empty(schema, child);
+            }
+        }
+        Value::Array(items) if node.items.as_ref().is_some_and(|items| items.typed) => {
+            let Some(item_node) = &node.items else { return };
+            items.iter_mut().for_each(|item| drop_empty(item_node, item));
+        }
+        _ => {}
+    }
+}
+
 /// Applies defaults below `value`. A null where the schema allows none is dropped, or replaced by the default.
 pub(crate) fn default(node: &Node, value: &mut Value) {
     match value {

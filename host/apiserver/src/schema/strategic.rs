@@ -142,10 +142,7 @@ fn merge_list(
                 out.push(item.clone());
             }
         }
-        return Ok(match order {
-            Some(order) => reorder(strategy, out, live, order),
-            None => out,
-        });
+        return Ok(reorder(strategy, out, live, order.unwrap_or(patch)));
     };
     for item in patch {
         let Value::Object(item) = item else {
@@ -167,10 +164,8 @@ fn merge_list(
             None => out.push(Value::Object(fresh(item_node, item)?)),
         }
     }
-    Ok(match order {
-        Some(order) => reorder(strategy, out, live, order),
-        None => out,
-    })
+    // Without an order of its own the patch's items are the order, as upstream has it.
+    Ok(reorder(strategy, out, live, order.unwrap_or(patch)))
 }
 
 /// Puts the items that `order` names into its order; those that it does not name keep their place among the others as the

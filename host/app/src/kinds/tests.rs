@@ -118,6 +118,15 @@ async fn versions_are_converted_and_specs_validated_by_the_component() {
     let refused = plane.send("POST", &templates, Some(template)).await.unwrap_err();
     assert!(refused.contains("spec.template.spec.do[0]"), "{refused}");
 
+    // Identities are the component's too.
+    let identity = json!({"apiVersion": "infrastructure.cluster.x-k8s.io/v1alpha1", "kind": "GuestIdentity",
+        "metadata": {"name": "i"}, "spec": {"task": ["x"]}});
+    plane.send("POST", &format!("{GROUP}/v1alpha1/guestidentities"), Some(identity)).await.unwrap();
+    let one_identity = format!("{GROUP}/v1/guestidentities/i");
+    assert_eq!(plane.send("GET", &one_identity, None).await.unwrap()["spec"], json!({"do": ["x"]}));
+    let refused = plane.send("PATCH", &one_identity, Some(json!({"spec": {"do": ["forbidden"]}}))).await.unwrap_err();
+    assert!(refused.contains("this is not done here"), "{refused}");
+
     // Without the component nothing is changed in a version that it is not stored in.
     plane.registry.module("guest", None, &Wire::new(plane.client.clone())).await;
     assert!(plane.send("GET", &one, None).await.is_ok());

@@ -225,6 +225,9 @@ type Answer = Result<(u16, String, Vec<(String, String)>, Vec<u8>), HttpError>;
 
 pub fn http_send(request: Request) -> Answer {
     let exchange = exchange(request);
+    if let Some(failure) = exchange.failure {
+        return Err(failure);
+    }
     Ok((exchange.status, exchange.status_text, exchange.headers, exchange.body))
 }
 pub fn http_read_all(requests: Vec<Request>) -> Vec<Answer> {

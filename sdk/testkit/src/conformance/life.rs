@@ -63,7 +63,7 @@ pub(super) struct Living<'a> {
     gateway: Arc<Gateway>,
     /// What the world's clock is ahead of the proxy's.
     ahead: u64,
-    /// How many requests had reached the server when it was looked at last.
+    /// How many changing requests the server had answered when it was looked at last.
     looked: Option<usize>,
 }
 
@@ -269,8 +269,8 @@ impl<'a> Living<'a> {
 
     async fn not_too_much(&mut self) -> anyhow::Result<()> {
         let Some(most) = &self.at_most else { return Ok(()) };
-        let reached = self.setting.proxy.reached();
-        if self.looked.replace(reached) == Some(reached) {
+        let arrived = self.setting.arrived();
+        if self.looked.replace(arrived) == Some(arrived) {
             return Ok(());
         }
         let left = self.setting.server.left().await?;

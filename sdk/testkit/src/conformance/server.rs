@@ -25,7 +25,8 @@ pub trait Server: Send + Sync {
     /// When the server cannot be asked.
     async fn left(&self) -> anyhow::Result<Vec<String>>;
 
-    /// Takes all of that away, after a case that failed.
+    /// Takes all of that away, before each case: one may have failed. So does what a server remembers of the dead, or shows of
+    /// them still: each life has the same owner keys and idempotency keys.
     ///
     /// # Errors
     /// When it cannot be.
@@ -117,6 +118,12 @@ impl<'a> Setting<'a> {
     /// How many exchanges changed something so far, or may have.
     pub(super) fn changes(&self) -> usize {
         self.proxy.look(|all| all.iter().filter(|exchange| self.server.changes(exchange)).count())
+    }
+
+    /// How many of them the server has answered.
+    pub(super) fn arrived(&self) -> usize {
+        let arrived = |exchange: &&Exchange| exchange.server.is_some() && self.server.changes(exchange);
+        self.proxy.look(|all| all.iter().filter(arrived).count())
     }
 }
 

@@ -107,6 +107,11 @@ impl Suite<'_> {
 
     /// The cases of a life; `None` when the extent has none.
     fn life(&self, life: &Life, extent: &Extent, worlds: usize) -> anyhow::Result<Option<Summary>> {
+        if let Extent::These(lines) = extent
+            && self.named(life, lines.iter().map(String::as_str))?.is_empty()
+        {
+            return Ok(None);
+        }
         let reference = in_world(async {
             let server = (self.server)().await?;
             let setting = Setting::before(self.component, &*server).await?;

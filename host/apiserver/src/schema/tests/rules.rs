@@ -142,7 +142,7 @@ fn rules_below_and_at_the_root_run() {
     }));
     assert_eq!(
         texts(schema.validate(&json!({"metadata": {"name": "b"}, "spec": {"map": {"x": 0, "y": 1}}}), None)),
-        [": Invalid value: name", "spec.map.x: Invalid value: 0: positive"]
+        ["<nil>: Invalid value: name", "spec.map.x: Invalid value: 0: positive"]
     );
 }
 

@@ -33,10 +33,10 @@ fn patches_merge_by_key() {
             json!([{"name": "a", "image": "1", "args": ["y"]}, {"name": "b", "image": "1"}]),
         ),
         (
-            "new items are appended",
+            "new items come first, as upstream has it",
             json!({"spec": {"containers": [{"name": "c", "image": "2"}]}}),
             "/spec/containers",
-            json!([{"name": "a", "image": "1", "args": ["x"]}, {"name": "b", "image": "1"}, {"name": "c", "image": "2"}]),
+            json!([{"name": "c", "image": "2"}, {"name": "a", "image": "1", "args": ["x"]}, {"name": "b", "image": "1"}]),
         ),
         (
             "items are deleted",

@@ -32,18 +32,35 @@ fn sample(suite: &Suite<'_>, cases: usize, worlds: usize) {
     assert!(report.failures.is_empty(), "{} cases failed; the first: {}", report.failures.len(), report.failures[0]);
 }
 
-/// All cases, or those of `CAPSTAN_LEAK_CASE`; the summary of all goes to this provider's file in the directory that
-/// `CAPSTAN_LEAK_SUMMARY` names.
+/// All cases, or those of `CAPSTAN_LEAK_CASE`.
 fn all(suite: &Suite<'_>, worlds: usize) {
+    extent(suite, Extent::All, "", worlds);
+}
+
+/// So many cases, or those of `CAPSTAN_LEAK_CASE`.
+fn some(suite: &Suite<'_>, cases: usize, worlds: usize) {
+    extent(suite, Extent::Sample(cases), ".sample", worlds);
+}
+
+/// What each life came to goes to a file of the suite's name and `suffix` in the directory that `CAPSTAN_LEAK_SUMMARY` names,
+/// as soon as it is known.
+fn extent(suite: &Suite<'_>, whole: Extent, suffix: &str, worlds: usize) {
     let named = std::env::var("CAPSTAN_LEAK_CASE").unwrap_or_default();
     let named: Vec<String> = named.split(';').map(str::trim).filter(|c| !c.is_empty()).map(str::to_owned).collect();
-    let extent = if named.is_empty() { Extent::All } else { Extent::These(named) };
-    let report = suite.faults(&extent, worlds).unwrap();
-    println!("{}", report.summary);
-    if extent == Extent::All
-        && let Some(directory) = std::env::var_os("CAPSTAN_LEAK_SUMMARY")
-    {
-        std::fs::write(Path::new(&directory).join(format!("{}.md", suite.name)), &report.summary).unwrap();
+    let directory = std::env::var_os("CAPSTAN_LEAK_SUMMARY").filter(|_| named.is_empty());
+    let extent = if named.is_empty() { whole } else { Extent::These(named) };
+    let heading = format!("## {}\n\n", suite.name);
+    let mut summary = if suffix.is_empty() { heading.clone() } else { "A sample of the cases of:\n\n".to_owned() };
+    let mut failures = Vec::new();
+    for life in &suite.lives {
+        let one = Suite { lives: vec![life.clone()], fleet: Vec::new(), ..*suite };
+        let report = one.faults(&extent, worlds).unwrap();
+        println!("{}", report.summary);
+        summary.push_str(report.summary.trim_start_matches(&heading));
+        failures.extend(report.failures);
+        if let Some(directory) = &directory {
+            std::fs::write(Path::new(directory).join(format!("{}{suffix}.md", suite.name)), &summary).unwrap();
+        }
     }
-    assert!(report.failures.is_empty(), "{} cases failed; the first: {}", report.failures.len(), report.failures[0]);
+    assert!(failures.is_empty(), "{} cases failed; the first: {}", failures.len(), failures[0]);
 }

@@ -65,7 +65,7 @@ fn machine(name: &'static str) -> Life {
 
 fn server() -> ServerStarts {
     Box::pin(async {
-        let pve: Box<dyn Server> = Box::new(FakePve(Stand::start("fakepve/serve.py")));
+        let pve: Box<dyn Server> = Box::new(FakePve(Stand::start("fakepve/serve.py", &[])));
         Ok(pve)
     })
 }

@@ -51,12 +51,13 @@ pub(super) struct Stand {
 }
 
 impl Stand {
-    /// Starts `tests/<script>`, which prints a line of JSON when it is up.
-    pub(super) fn start(script: &str) -> Self {
+    /// Starts `tests/<script>` with these arguments, which prints a line of JSON when it is up.
+    pub(super) fn start(script: &str, arguments: &[&str]) -> Self {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let python = root.join("target/venv/bin/python");
         let mut process = Command::new(&python)
             .arg(root.join("tests").join(script))
+            .args(arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

@@ -1,5 +1,9 @@
 //! Who asks, and what they may.
 
+pub(crate) mod impersonation;
+pub(crate) mod rbac;
+pub(crate) mod tokens;
+
 use crate::options::{Authentication, Builtins, MASTERS, User};
 use crate::server::{ApiServer, Error};
 use crate::status::Status;
@@ -14,8 +18,10 @@ use rustls_pki_types::{CertificateDer, UnixTime};
 use serde_json::Value;
 use std::sync::Arc;
 
+/// The group of everybody who did not say who they are.
+const UNAUTHENTICATED: &str = "system:unauthenticated";
 /// The group of everybody who said who they are.
-const AUTHENTICATED: &str = "system:authenticated";
+pub(crate) const AUTHENTICATED: &str = "system:authenticated";
 /// The group of those who have a bootstrap token.
 const BOOTSTRAPPERS: &str = "system:bootstrappers";
 /// The group of kubelets.
@@ -76,11 +82,18 @@ impl ApiServer {
         }
         let Some(authorization) = headers.get(header::AUTHORIZATION) else { return Ok(User::anonymous()) };
         let text = authorization.to_str().map_err(|_| Status::unauthorized())?;
-        let token = text.strip_prefix("Bearer ").map(str::trim).ok_or_else(Status::unauthorized)?;
-        if !self.inner.authenticator.bootstrap_tokens {
-            return Err(Status::unauthorized());
+        // Of other schemes nobody knows anything, so they say nothing.
+        let Some(token) = text.strip_prefix("Bearer ").map(str::trim) else { return Ok(User::anonymous()) };
+        self.bearer(token, &[]).ok_or_else(Status::unauthorized)
+    }
+
+    /// Whose a token is; it has to be for one of the audiences, or for this server where none is named.
+    pub(crate) fn bearer(&self, token: &str, audiences: &[String]) -> Option<User> {
+        let account = || self.account_of(token, audiences);
+        if self.inner.authenticator.bootstrap_tokens && audiences.is_empty() {
+            return self.bootstrap_user(token).or_else(account);
         }
-        self.bootstrap_user(token).ok_or_else(Status::unauthorized)
+        account()
     }
 
     /// Who a bootstrap token is of: `<id>.<secret>` as the Secret `kube-system/bootstrap-token-<id>` has it.
@@ -122,42 +135,58 @@ impl ApiServer {
         Some(User { name: format!("system:bootstrap:{id}"), groups })
     }
 
-    /// Whether a user may do this to a resource.
-    pub(crate) fn authorize(&self, user: &User, attributes: &Attributes<'_>) -> Result<(), Status> {
+    /// Whether a user may do this to a resource, and by which binding.
+    pub(crate) fn authorize(&self, user: &User, attributes: &Attributes<'_>) -> Result<String, Status> {
         if is_administrator(user, self.inner.options.builtins) {
-            return Ok(());
+            return Ok(String::new());
         }
         if self.inner.options.builtins == Builtins::Workload && RULES.iter().any(|rule| rule.allows(user, attributes)) {
-            return Ok(());
+            return Ok(String::new());
         }
-        let Attributes { verb, group, resource, subresource, namespace, name } = attributes;
-        let what = if subresource.is_empty() { (*resource).to_owned() } else { format!("{resource}/{subresource}") };
-        let place = if namespace.is_empty() {
-            String::from("at the cluster scope")
-        } else {
-            format!("in the namespace {namespace:?}")
-        };
-        let why = format!("User {:?} cannot {verb} resource {what:?} in API group {group:?} {place}", user.name);
-        Err(Status::forbidden(group, resource, name, why))
+        self.rbac_allows(user, attributes).ok_or_else(|| forbidden(user, attributes))
     }
 
-    /// Whether a user may read a path that is no resource.
-    pub(crate) fn authorize_path(&self, user: &User, path: &str) -> Result<(), Status> {
-        let open = matches!(path.split('/').next(), Some("healthz" | "readyz" | "livez" | "version"));
-        if open || user.is_in(AUTHENTICATED) || is_administrator(user, self.inner.options.builtins) {
-            return Ok(());
+    /// Whether a user may do this to a path that is no resource.
+    pub(crate) fn authorize_path(&self, user: &User, verb: &str, path: &str) -> Result<String, Status> {
+        let first = path.split('/').next();
+        let known = user.is_in(AUTHENTICATED) || user.is_in(UNAUTHENTICATED);
+        let open = known && matches!(first, Some("healthz" | "readyz" | "livez" | "version"));
+        // What is served may be asked by whoever has a name, as the role `system:discovery` has it.
+        let discovery = matches!(first, Some("api" | "apis" | "openapi")) && user.is_in(AUTHENTICATED);
+        let reads = matches!(verb, "get" | "head");
+        if (reads && (open || discovery)) || is_administrator(user, self.inner.options.builtins) {
+            return Ok(String::new());
         }
-        Err(Status::new(403, "Forbidden", format!("forbidden: User {:?} cannot get path \"/{path}\"", user.name)))
+        self.rbac_allows_path(user, verb, &format!("/{path}")).ok_or_else(|| forbidden_path(user, verb, path))
     }
 }
 
-fn is_administrator(user: &User, profile: Builtins) -> bool {
+fn forbidden(user: &User, attributes: &Attributes<'_>) -> Status {
+    let Attributes { verb, group, resource, subresource, namespace, name } = attributes;
+    let what = if subresource.is_empty() { (*resource).to_owned() } else { format!("{resource}/{subresource}") };
+    let place = if namespace.is_empty() {
+        String::from("at the cluster scope")
+    } else {
+        format!("in the namespace {namespace:?}")
+    };
+    let why = format!("User {:?} cannot {verb} resource {what:?} in API group {group:?} {place}", user.name);
+    Status::forbidden(group, resource, name, why)
+}
+
+fn forbidden_path(user: &User, verb: &str, path: &str) -> Status {
+    let why = format!("forbidden: User {:?} cannot {verb} path \"/{path}\"", user.name);
+    let mut status = Status::new(403, "Forbidden", why);
+    status.details.empty = true;
+    status
+}
+
+/// Whether a user needs no binding.
+pub(crate) fn is_administrator(user: &User, profile: Builtins) -> bool {
     if user.is_in(MASTERS) {
         return true;
     }
     match profile {
-        // Whoever has a certificate of the authority; tokens are no way into a management plane.
-        Builtins::Management => user.is_in(AUTHENTICATED) && !user.is_in(BOOTSTRAPPERS),
+        Builtins::Management => false,
         // What kubeadm makes administrators and the control plane's own components.
         Builtins::Workload => {
             user.is_in("kubeadm:cluster-admins")
@@ -172,6 +201,7 @@ fn same(a: &[u8], b: &[u8]) -> bool {
 }
 
 /// What somebody wants to do.
+#[derive(Clone, Copy)]
 pub(crate) struct Attributes<'a> {
     pub verb: &'a str,
     pub group: &'a str,
