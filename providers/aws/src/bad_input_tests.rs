@@ -187,3 +187,14 @@ fn bad_input_a_region_that_does_not_exist() {
         }
     }
 }
+
+#[test]
+fn bad_input_a_security_group_that_does_not_exist_or_is_another_clusters() {
+    let spec = json!({"ami": {"id": "ami-1"}, "additionalSecurityGroups": [{"id": "sg-node"}, {"id": "sg-x"}]});
+    let missing = chosen(spec.clone(), "9", &[(400, &refusal("InvalidGroup.NotFound"))]);
+    blames(&missing, "/spec/additionalSecurityGroups", &[SAID]);
+    let group = b"<R><securityGroupInfo><item><groupId>sg-x</groupId><tagSet><item><key>capstan.dev/owner-key</key>\
+                  <value>owner-2</value></item></tagSet></item></securityGroupInfo></R>";
+    let what = "sg-x was made for another cluster: name one of this cluster";
+    waits(&chosen(spec, "9", &[(200, group)]), "SecurityGroupForeign", &[what]);
+}

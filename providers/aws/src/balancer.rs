@@ -14,7 +14,7 @@ use crate::{
     classic_elb,
     cluster::{AWSCluster, Balancing},
     cluster_spec::{Listener, LoadBalancer},
-    ec2::not_told,
+    ec2::{self, not_told},
     elb, group, layout,
     listener::{ListenerPart, TargetGroup, TargetState, target_group},
     network::{VPC, state},
@@ -141,6 +141,16 @@ pub fn subnets(ctx: &Context<AWSCluster>) -> Result<Vec<String>> {
         ));
     }
     Ok(ids)
+}
+
+/// Subnets and groups that the spec names are not another cluster's.
+pub fn refuse_anothers(ctx: &Context<AWSCluster>) -> Result<()> {
+    let (spec, own) = (spec(ctx), ctx.owner_key());
+    let subnet = [("InvalidSubnet", "/spec/controlPlaneLoadBalancer/subnets")];
+    let group = [("InvalidGroup", "/spec/controlPlaneLoadBalancer/additionalSecurityGroups")];
+    ec2::refuse_anothers(&ec2::SUBNETS, &spec.subnets, Some(&own), "SubnetForeign", &subnet)?;
+    let groups = &spec.additional_security_groups;
+    ec2::refuse_anothers(&ec2::SECURITY_GROUPS, groups, Some(&own), "SecurityGroupForeign", &group)
 }
 
 /// Its security groups.
@@ -377,6 +387,7 @@ impl Part<AWSCluster> for NetworkBalancer {
     }
     fn create(&self, ctx: &Context<AWSCluster>) -> Result<Progress> {
         let name = ctx.id_of(BALANCER)?;
+        refuse_anothers(ctx)?;
         let scheme = if spec(ctx).is_internal() { "internal" } else { "internet-facing" };
         let query = elb("CreateLoadBalancer")
             .set("Name", &name)

@@ -100,6 +100,7 @@ impl Part<AWSCluster> for ClassicBalancer {
     fn create(&self, ctx: &Context<AWSCluster>) -> Result<Progress> {
         let (name, port) = (ctx.id_of(BALANCER)?, ctx.spec.api_port().to_string());
         let listener = "Listeners.member.1";
+        balancer::refuse_anothers(ctx)?;
         let query = classic_elb("CreateLoadBalancer")
             .set("LoadBalancerName", &name)
             .set(&format!("{listener}.Protocol"), "TCP")

@@ -425,14 +425,55 @@ fn the_load_balancer_is_put_where_its_scheme_says() {
         let asked = Known { id: Some("b".to_owned()), ..Known::default() };
         let (_, sent) = made(spec)
             .known("load-balancer", asked)
+            .answer_bytes("POST /", 200, group("sg-x", None))
             .answer_bytes("POST /", 200, ok("<R/>"))
             .run(|| infrastructure::create::<Aws>("load-balancer"));
-        form(&sent[0])
+        assert!(form(&sent[0]).starts_with("Action=DescribeSecurityGroups"), "{}", form(&sent[0]));
+        form(&sent[1])
     };
     let open = create("internet-facing");
     assert!(open.starts_with("Action=CreateLoadBalancer&Version=2015-12-01&Name=b&Type=network"), "{open}");
     assert!(open.contains("Scheme=internet-facing&Subnets.member.1=subnet-p&SecurityGroups.member.1=sg-api&SecurityGroups.member.2=sg-x"), "{open}");
     assert!(create("internal").contains("Scheme=internal&Subnets.member.1=subnet-a"));
+}
+
+/// A security group, and whose it is.
+fn group(id: &str, owner: Option<&str>) -> Vec<u8> {
+    let tag = |owner| format!("<tagSet><item><key>capstan.dev/owner-key</key><value>{owner}</value></item></tagSet>");
+    let tags = owner.map(tag).unwrap_or_default();
+    ok(&format!("<R><securityGroupInfo><item><groupId>{id}</groupId>{tags}</item></securityGroupInfo></R>"))
+}
+
+#[test]
+fn subnets_and_groups_of_another_cluster_are_not_used() {
+    let balancer = |more: Value| {
+        let mut spec = json!({"controlPlaneLoadBalancer": {"loadBalancerType": "nlb"}});
+        spec["controlPlaneLoadBalancer"].as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        made(spec).known("load-balancer", Known { id: Some("b".to_owned()), ..Known::default() })
+    };
+    let create = |start: Scenario| start.run(|| infrastructure::create::<Aws>("load-balancer")).0;
+    let refused = |result, wanted: &str| matches!(result, Err(Error::Conflict(reason)) if reason.code == wanted);
+    let theirs = balancer(json!({"additionalSecurityGroups": ["sg-x"]}));
+    let theirs = create(theirs.answer_bytes("POST /", 200, group("sg-x", Some("owner-2"))));
+    assert!(refused(theirs, "SecurityGroupForeign"));
+    let own = balancer(json!({"additionalSecurityGroups": ["sg-x"]}));
+    let own = own.answer_bytes("POST /", 200, group("sg-x", Some("owner-1"))).answer_bytes("POST /", 200, ok("<R/>"));
+    assert_eq!(create(own), Ok(Progress::done("b")));
+    let subnet = "<R><subnetSet><item><subnetId>subnet-x</subnetId><tagSet><item><key>capstan.dev/owner-key</key>\
+                  <value>owner-2</value></item></tagSet></item></subnetSet></R>";
+    let theirs = balancer(json!({"subnets": ["subnet-x"]})).answer_bytes("POST /", 200, ok(subnet));
+    assert!(refused(create(theirs), "SubnetForeign"));
+
+    let given = || made(json!({"network": {"securityGroupOverrides": {"node": "sg-x"}}}));
+    let look = |answer| {
+        let start = given().answer_bytes("POST /", 200, answer);
+        start.run(|| infrastructure::observe::<Aws>("security-group-node")).0
+    };
+    let theirs = look(group("sg-x", Some("owner-2")));
+    assert!(matches!(&theirs, Ok(Presence::Foreign(why)) if why.code == "SecurityGroupForeign"), "{theirs:?}");
+    assert!(matches!(look(group("sg-x", None)), Ok(Presence::Present(_))));
+    let none = look(ok("<R><securityGroupInfo/></R>"));
+    assert!(matches!(&none, Ok(Presence::Foreign(why)) if why.code == "SecurityGroupNotFound"), "{none:?}");
 }
 
 #[test]

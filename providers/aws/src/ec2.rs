@@ -119,6 +119,32 @@ pub fn by_id(class: &Class, id: &str) -> Result<Option<Element>> {
     }
 }
 
+/// What was made for another cluster is not used, whoever names it: refused with `code` where one of these was. Whoever has the
+/// owner key `own` is not another; `fields` as [`advice::refusal`] has them, for ids that there are not.
+pub fn refuse_anothers(
+    class: &Class,
+    ids: &[String],
+    own: Option<&str>,
+    code: &str,
+    fields: &[(&str, &str)],
+) -> Result<()> {
+    if ids.is_empty() {
+        return Ok(());
+    }
+    let asked = ec2(class.describe).list(&format!("{}.", class.parameter), ids).max_age(SHARED).send()?;
+    let answer = asked.map_err(|fault| advice::refusal(&fault, fields))?;
+    let anothers = |element: &&Element| {
+        tags::of_ec2(element).get(tags::OWNER).is_some_and(|owner| own.is_none_or(|own| owner != own))
+    };
+    match answer.all(class.set).find(anothers) {
+        Some(element) => {
+            let message = format!("{} was made for another cluster: name one of this cluster", element.text(class.id));
+            Err(Error::conflict(code, message))
+        }
+        None => Ok(()),
+    }
+}
+
 /// An answer to a question about one thing that is empty.
 pub fn not_told(action: &str, id: &str) -> Error {
     Error::transient(

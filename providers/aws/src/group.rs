@@ -190,7 +190,7 @@ impl Part<AWSCluster> for GivenGroup {
     fn identify(&self, _ctx: &Context<AWSCluster>, _reserved: &[String]) -> Result<Choice> {
         Ok(Choice::chosen(&self.id))
     }
-    fn observe(&self, _ctx: &Context<AWSCluster>) -> Result<Presence> {
+    fn observe(&self, ctx: &Context<AWSCluster>) -> Result<Presence> {
         Ok(match network::find_shared(&ec2::SECURITY_GROUPS, &self.id)? {
             None => {
                 let message = format!(
@@ -198,6 +198,10 @@ impl Part<AWSCluster> for GivenGroup {
                     self.id, self.role
                 );
                 Presence::foreign("SecurityGroupNotFound", message)
+            }
+            Some(element) if tags::are_anothers(&tags::of_ec2(&element), &ctx.owner_key()) => {
+                let message = format!("{} was made for another cluster: name a group that is nobody's", self.id);
+                Presence::foreign("SecurityGroupForeign", message)
             }
             Some(_) => {
                 let state = GroupState { id: self.id.clone(), rules: 0 };

@@ -274,6 +274,7 @@ impl Part<AWSMachine> for Instance {
             _ => {
                 let groups = by_id(&id)?.map(|instance| changed_groups(ctx, &instance)).transpose()?.flatten();
                 let Some(groups) = groups else { return Ok(Progress::done(id)) };
+                placement::no_group_of_anothers(ctx, &groups)?;
                 crate::ec2("ModifyInstanceAttribute").set("InstanceId", &id).list("GroupId.", groups)
             }
         };

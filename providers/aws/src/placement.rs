@@ -9,6 +9,7 @@ use crate::{
     group::{self, GroupState},
     image,
     instance::{Frozen, wanted_tags},
+    launch,
     layout::{self, Layout, Network, Place},
     machine::AWSMachine,
     network::{self, State, SubnetsState, VpcState},
@@ -187,5 +188,16 @@ fn groups(ctx: &Context<AWSMachine>) -> Result<Vec<String>> {
             }
         }
     }
+    no_group_of_anothers(ctx, &ids)?;
     Ok(ids)
+}
+
+/// Groups that were made for another cluster are not given to a machine, whoever names them.
+pub fn no_group_of_anothers(ctx: &Context<AWSMachine>, ids: &[String]) -> Result<()> {
+    let mut given = ids.to_vec();
+    for role in [group::NODE, group::BALANCERS, group::CONTROL_PLANE, group::API_BALANCER] {
+        let own = ctx.cluster().infrastructure_state::<GroupState>(&group::name(role))?;
+        given.retain(|id| own.as_ref().is_none_or(|own| own.id != *id));
+    }
+    ec2::refuse_anothers(&SECURITY_GROUPS, &given, None, "SecurityGroupForeign", launch::FIELDS)
 }
