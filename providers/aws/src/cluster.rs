@@ -20,7 +20,7 @@ use crate::{
         Vpc, state,
     },
     route::RouteTable,
-    spec::{Lookup, refuse},
+    spec::{Lookup, refuse, refuse_any},
     tags, v1beta1,
 };
 
@@ -337,8 +337,14 @@ fn refusals(new: &AWSCluster, all: &mut Vec<Violation>) {
     let bastion = new.bastion.as_ref().and_then(|bastion| bastion.get("enabled"));
     refuse(all, "/spec/bastion/enabled", bastion, "no bastion is made: leave it out, or enter by Session Manager");
     let second = new.secondary_control_plane_load_balancer.as_ref();
-    refuse(all, "/spec/secondaryControlPlaneLoadBalancer", second, "a second load balancer is not made: leave it out");
+    refuse_any(
+        all,
+        "/spec/secondaryControlPlaneLoadBalancer",
+        second,
+        "a second load balancer is not made: leave it out",
+    );
     let here = "/spec/network/vpc";
+    refuse_any(all, "/spec/network/vpc/ipv6", vpc.ipv6.as_ref(), "IPv6 is not served: bring a VPC that has it");
     for (field, value, why) in [
         ("carrierGatewayId", &vpc.carrier_gateway_id, "wavelength zones are not served"),
         (
@@ -347,7 +353,6 @@ fn refusals(new: &AWSCluster, all: &mut Vec<Violation>) {
             "secondary ranges are not served: bring a VPC that has them",
         ),
         ("ipamPool", &vpc.ipam_pool, "ranges from IPAM are not served: set cidrBlock, or bring a VPC"),
-        ("ipv6", &vpc.ipv6, "IPv6 is not served: bring a VPC that has it"),
         (
             "emptyRoutesDefaultVPCSecurityGroup",
             &vpc.empty_routes_default_vpc_security_group,

@@ -486,7 +486,9 @@ fn what_is_not_served_is_refused_by_name() {
     };
     assert_eq!(refused(json!({"bastion": {"enabled": false}, "network": {"vpc": {"ipv6": null}}})), [""; 0]);
     assert_eq!(refused(json!({"bastion": {"enabled": true}})), ["/spec/bastion/enabled"]);
-    assert_eq!(refused(json!({"network": {"vpc": {"ipv6": {"poolId": "p"}}}})), ["/spec/network/vpc/ipv6"]);
+    // With nothing in them these two ask for what is usual of them.
+    assert_eq!(refused(json!({"network": {"vpc": {"ipv6": {}}}})), ["/spec/network/vpc/ipv6"]);
+    assert_eq!(refused(json!({"secondaryControlPlaneLoadBalancer": {}})), ["/spec/secondaryControlPlaneLoadBalancer"]);
     assert_eq!(
         refused(json!({"network": {"vpc": {"emptyRoutesDefaultVPCSecurityGroup": true}}})),
         ["/spec/network/vpc/emptyRoutesDefaultVPCSecurityGroup"]

@@ -40,10 +40,11 @@ pub fn name(role: &str) -> String {
     format!("security-group-{role}")
 }
 
-/// The id of the group of a role, once it is there or where it is the user's.
+/// The id of the group of a role, once it is there and ours to use.
 pub fn id(ctx: &Context<AWSCluster>, role: &str) -> Option<String> {
     if let Some(given) = ctx.spec.network.security_group_overrides.get(role) {
-        return Some(given.clone());
+        let seen = network::state::<GroupState>(ctx, &name(role)).ok().flatten();
+        return seen.map(|seen| seen.id).filter(|id| id == given);
     }
     ctx.known(&name(role)).filter(|known| known.confirmed)?.id
 }

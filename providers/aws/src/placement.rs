@@ -199,5 +199,11 @@ pub fn no_group_of_anothers(ctx: &Context<AWSMachine>, ids: &[String]) -> Result
         let own = ctx.cluster().infrastructure_state::<GroupState>(&group::name(role))?;
         given.retain(|id| own.as_ref().is_none_or(|own| own.id != *id));
     }
-    ec2::refuse_anothers(&SECURITY_GROUPS, &given, None, "SecurityGroupForeign", launch::FIELDS)
+    let overriding: Vec<&String> = ctx.spec.security_group_overrides.values().collect();
+    let (instead, beside): (Vec<String>, Vec<String>) = given.into_iter().partition(|id| overriding.contains(&id));
+    let refuse = |ids: &[String], fields: &[(&str, &str)]| {
+        ec2::refuse_anothers(&SECURITY_GROUPS, ids, None, "SecurityGroupForeign", fields)
+    };
+    refuse(&instead, &[("InvalidGroup", "/spec/securityGroupOverrides")])?;
+    refuse(&beside, launch::FIELDS)
 }

@@ -108,3 +108,10 @@ pub fn refuse(all: &mut Vec<Violation>, path: &str, value: Option<&Value>, why: 
         all.push(Violation::new(path, why));
     }
 }
+
+/// Refuses a field that says something by being there, even with nothing in it.
+pub fn refuse_any(all: &mut Vec<Violation>, path: &str, value: Option<&Value>, why: &str) {
+    if value.is_some_and(|value| !value.is_null()) {
+        all.push(Violation::new(path, why));
+    }
+}

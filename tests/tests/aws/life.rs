@@ -3,16 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, Result, ensure};
-use capstan_tests::ec2::NETWORKS;
-use capstan_tests::lab;
 use capstan_tests::moto::{ACCOUNT, Moto};
+use capstan_tests::on_both_back_ends;
 use capstan_tests::plane::{BackEnd, kubectl};
 use capstan_tests::site::{MINUTE, condition, laps, name, told};
 use capstan_tests::witness::Witness;
 use capstan_tests::workers::{Workers, is_available};
 use serde_json::{Value, json};
 
-use crate::site::{Site, aws, example, start};
+use crate::site::{Site, aws, enter, example, start};
 
 const CLUSTER: &str = "aws-quickstart";
 const CONTROL_PLANE: &str = "aws-quickstart-control-plane";
@@ -122,16 +121,17 @@ fn exactly_that(site: &Site) -> Result<()> {
     Ok(())
 }
 
-#[test]
-fn from_nothing_to_nothing() -> Result<()> {
-    if !lab::enter("life::from_nothing_to_nothing", &NETWORKS)? {
+on_both_back_ends!(from_nothing_to_nothing);
+
+fn from_nothing_to_nothing(back_end: BackEnd) -> Result<()> {
+    if !enter(back_end, "life::from_nothing_to_nothing")? {
         return Ok(());
     }
     let (moto, hypervisor) = aws()?;
     let before = moto.made(ACCOUNT)?;
     let first = moto.users.key("provider");
-    let manifests = example(&moto, &first)?;
-    let mut site = start(BackEnd::Embedded, moto, hypervisor, &manifests)?;
+    let manifests = example(back_end, &moto, &first)?;
+    let mut site = start(back_end, moto, hypervisor, &manifests)?;
     site.plane.wait_applied(MINUTE)?;
     let witness = Witness::of(&site.plane.kubeconfig())?;
     let mut lap = laps();

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use anyhow::{Result, ensure};
-use capstan_tests::ec2::Ec2;
+use capstan_tests::ec2::{Ec2, NETWORKS};
 use capstan_tests::http::Client;
 use capstan_tests::hypervisor::Hypervisor;
+use capstan_tests::lab;
 use capstan_tests::machines::Machines;
 use capstan_tests::moto::{Key, Moto};
 use capstan_tests::plane::{BackEnd, root};
@@ -14,6 +15,15 @@ use serde_json::{Map, Value, json};
 
 /// All that is there.
 pub type Site = site::Site<Moto>;
+
+/// [`lab::enter`] for the test of this back end that `on_both_back_ends` makes of the function `name`.
+pub fn enter(back_end: BackEnd, name: &str) -> Result<bool> {
+    let test = match back_end {
+        BackEnd::Embedded => "embedded",
+        BackEnd::Real => "real",
+    };
+    lab::enter(&format!("{name}::{test}"), &NETWORKS)
+}
 
 /// An AWS and its hypervisor, before there is a management plane.
 pub fn aws() -> Result<(Arc<Moto>, Hypervisor)> {
@@ -29,7 +39,7 @@ pub fn start(back_end: BackEnd, moto: Arc<Moto>, hypervisor: Hypervisor, manifes
 }
 
 /// `examples/aws.yaml` with this key, and before it where AWS is here; nothing else is changed.
-pub fn example(moto: &Moto, key: &Key) -> Result<String> {
+pub fn example(back_end: BackEnd, moto: &Moto, key: &Key) -> Result<String> {
     let mut text = std::fs::read_to_string(root().join("examples/aws.yaml"))?;
     for (placeholder, value) in
         [("AKIAXXXXXXXXXXXXXXXX", &key.id), ("xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx", &key.secret)]
@@ -37,14 +47,19 @@ pub fn example(moto: &Moto, key: &Key) -> Result<String> {
         ensure!(text.contains(placeholder), "the example's placeholder {placeholder} has changed");
         text = text.replace(placeholder, value);
     }
-    Ok(format!("{}\n---\n{text}", origins(moto)))
+    Ok(format!("{}\n---\n{text}", origins(back_end, moto)?))
 }
 
-/// What the operator says of where AWS is, for everybody: at moto.
-pub fn origins(moto: &Moto) -> Value {
+/// What the operator says of where AWS is, for everybody: at moto. Where the module is, `capstan up` knows by itself.
+pub fn origins(back_end: BackEnd, moto: &Moto) -> Result<Value> {
     let services = ["ec2", "elb", "secretsmanager", "ssm", "s3", "sts"];
     let endpoints: Map<String, Value> =
         services.iter().map(|name| ((*name).to_owned(), json!({"url": moto.url}))).collect();
-    json!({"apiVersion": "capstan.dev/v1alpha1", "kind": "ProviderModule", "metadata": {"name": "aws"},
-        "spec": {"endpoints": endpoints}})
+    let mut spec = json!({"endpoints": endpoints});
+    if back_end == BackEnd::Real {
+        spec["source"] = json!({"file": root().join("target/providers/aws.wasm").canonicalize()?});
+    }
+    Ok(
+        json!({"apiVersion": "capstan.dev/v1alpha1", "kind": "ProviderModule", "metadata": {"name": "aws"}, "spec": spec}),
+    )
 }
