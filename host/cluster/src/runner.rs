@@ -519,7 +519,7 @@ impl Inner {
             match course.next(told, now_ms()) {
                 Step::Call { mut call, known, granted } => {
                     if let Call::Identify { part, reserved } = &mut call {
-                        choosing = None;
+                        drop(choosing.take());
                         choosing = Some(self.choices.wait(&chooser, part, reserved).await);
                     }
                     let outcome = instance.call(call, known, granted, self.applier.fence()).await;
