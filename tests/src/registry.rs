@@ -54,8 +54,11 @@ impl Registry {
     }
 }
 
+/// Contents by digest.
+type Blobs = BTreeMap<String, Vec<u8>>;
+
 /// The manifest of an image of one layer, and config and layer by their digests.
-fn saved(engine: &Engine, image: &str) -> Result<(Vec<u8>, BTreeMap<String, Vec<u8>>)> {
+fn saved(engine: &Engine, image: &str) -> Result<(Vec<u8>, Blobs)> {
     let dir = tempfile::tempdir()?;
     let mut save = engine.client().args(["save", image]).stdout(Stdio::piped()).spawn()?;
     let archive = save.stdout.take().context("no output")?;
