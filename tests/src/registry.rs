@@ -83,7 +83,7 @@ fn saved(engine: &Engine, image: &str) -> Result<(Vec<u8>, Blobs)> {
 }
 
 /// Answers requests until there are no more.
-fn serve(stream: &TcpStream, gate: &Gate, manifest: &[u8], blobs: &BTreeMap<String, Vec<u8>>) -> Option<()> {
+fn serve(stream: &TcpStream, gate: &Gate, manifest: &[u8], blobs: &Blobs) -> Option<()> {
     let mut reader = BufReader::new(stream);
     loop {
         let mut asked = String::new();

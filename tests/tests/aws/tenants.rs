@@ -329,9 +329,12 @@ fn lent_to_nobody_else(site: &Site) -> Result<()> {
     site.says("green", "awscluster", "c", &["True"])
 }
 
+/// A name for what is tried, the words that are told of it, and the objects.
+type Try = (&'static str, Vec<String>, Vec<Value>);
+
 /// What a tenant may write to get hold of the other's resources: a name, what is told of it, and the objects, of which the last
 /// one tells. Within an account AWS shows all, so there it is told whose it is; in another account there is no such thing.
-fn tries(site: &Site, attacker: &Tenant, victim: &Tenant) -> Result<Vec<(&'static str, Vec<String>, Vec<Value>)>> {
+fn tries(site: &Site, attacker: &Tenant, victim: &Tenant) -> Result<Vec<Try>> {
     let of_victim = victim.own(site)?;
     let text = |object: &Value, at: &str| {
         object.pointer(at).and_then(Value::as_str).map(str::to_owned).with_context(|| format!("no {at}"))
