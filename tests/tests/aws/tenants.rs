@@ -207,14 +207,15 @@ fn tenants_cannot_touch_each_other(back_end: BackEnd) -> Result<()> {
     let ids = ids_of_tenants(&site, &before)?;
     let asked = site.server.requests()?.len();
 
-    let mut expected = Vec::new();
+    let (mut expected, mut objects) = (Vec::new(), Vec::new());
     for (attacker, victim) in [(&BLUE, &GREEN), (&GREEN, &BLUE), (&RED, &BLUE)] {
-        for (name, words, objects) in tries(&site, attacker, victim)? {
-            site.apply(&list(&objects)).with_context(|| name.to_owned())?;
-            let kind = objects.last().and_then(|object| object["kind"].as_str()).unwrap_or_default().to_lowercase();
+        for (name, words, written) in tries(&site, attacker, victim)? {
+            let kind = written.last().and_then(|object| object["kind"].as_str()).unwrap_or_default().to_lowercase();
             expected.push((attacker.namespace, kind, name, words));
+            objects.extend(written);
         }
     }
+    site.apply(&list(&objects))?;
     lap("tried");
     let unanswered = || -> Result<Vec<String>> {
         let objects = site.plane.items(&["awsmachines,awsclusters", "-A"])?;
@@ -239,9 +240,13 @@ fn tenants_cannot_touch_each_other(back_end: BackEnd) -> Result<()> {
     lap("lent to nobody else");
 
     // What was tried goes without taking anything of the other's along.
-    for (namespace, kind, name, _) in &expected {
-        let owner = if kind == "awscluster" { "cluster" } else { "machine" };
-        site.plane.kubectl(&["delete", owner, name, "-n", namespace, "--wait=false"])?;
+    for tenant in TENANTS {
+        for (owner, of) in [("machine", "awsmachine"), ("cluster", "awscluster")] {
+            let own = expected.iter().filter(|(namespace, kind, ..)| *namespace == tenant.namespace && kind == of);
+            let mut delete = vec!["delete", owner, "-n", tenant.namespace, "--wait=false"];
+            delete.extend(own.map(|(_, _, name, _)| *name));
+            site.plane.kubectl(&delete)?;
+        }
     }
     site.until(MINUTE, "only what was there first is left", || {
         Ok(site.plane.items(&["awsmachines,awsclusters", "-A"])?.len() == 2 * TENANTS.len())
