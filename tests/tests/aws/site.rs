@@ -10,7 +10,7 @@ use capstan_tests::lab;
 use capstan_tests::machines::Machines;
 use capstan_tests::moto::{Key, Moto};
 use capstan_tests::plane::{BackEnd, root};
-use capstan_tests::site;
+use capstan_tests::site::{self, list};
 use serde_json::{Map, Value, json};
 
 /// All that is there.
@@ -47,7 +47,7 @@ pub fn example(back_end: BackEnd, moto: &Moto, key: &Key) -> Result<String> {
         ensure!(text.contains(placeholder), "the example's placeholder {placeholder} has changed");
         text = text.replace(placeholder, value);
     }
-    Ok(format!("{}\n---\n{text}", origins(back_end, moto)?))
+    Ok(format!("{}---\n{text}", list(&[origins(back_end, moto)?])))
 }
 
 /// What the operator says of where AWS is, for everybody: at moto. Where the module is, `capstan up` knows by itself.
