@@ -15,6 +15,9 @@ const MANIFEST: &str = "application/vnd.docker.distribution.manifest.v2+json";
 const CONFIG: &str = "application/vnd.docker.container.image.v1+json";
 const LAYER: &str = "application/vnd.docker.image.rootfs.diff.tar";
 
+/// Config and layer, by their digests.
+type Blobs = BTreeMap<String, Vec<u8>>;
+
 /// Whether manifests are given yet.
 type Gate = Arc<(Mutex<bool>, Condvar)>;
 
@@ -55,7 +58,7 @@ impl Registry {
 }
 
 /// The manifest of an image of one layer, and config and layer by their digests.
-fn saved(engine: &Engine, image: &str) -> Result<(Vec<u8>, BTreeMap<String, Vec<u8>>)> {
+fn saved(engine: &Engine, image: &str) -> Result<(Vec<u8>, Blobs)> {
     let dir = tempfile::tempdir()?;
     let mut save = engine.client().args(["save", image]).stdout(Stdio::piped()).spawn()?;
     let archive = save.stdout.take().context("no output")?;
@@ -80,7 +83,7 @@ fn saved(engine: &Engine, image: &str) -> Result<(Vec<u8>, BTreeMap<String, Vec<
 }
 
 /// Answers requests until there are no more.
-fn serve(stream: &TcpStream, gate: &Gate, manifest: &[u8], blobs: &BTreeMap<String, Vec<u8>>) -> Option<()> {
+fn serve(stream: &TcpStream, gate: &Gate, manifest: &[u8], blobs: &Blobs) -> Option<()> {
     let mut reader = BufReader::new(stream);
     loop {
         let mut asked = String::new();
