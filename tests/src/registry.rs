@@ -15,6 +15,9 @@ const MANIFEST: &str = "application/vnd.docker.distribution.manifest.v2+json";
 const CONFIG: &str = "application/vnd.docker.container.image.v1+json";
 const LAYER: &str = "application/vnd.docker.image.rootfs.diff.tar";
 
+/// Config and layer, by their digests.
+type Blobs = BTreeMap<String, Vec<u8>>;
+
 /// Whether manifests are given yet.
 type Gate = Arc<(Mutex<bool>, Condvar)>;
 
