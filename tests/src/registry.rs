@@ -57,9 +57,6 @@ impl Registry {
     }
 }
 
-/// Contents by digest.
-type Blobs = BTreeMap<String, Vec<u8>>;
-
 /// The manifest of an image of one layer, and config and layer by their digests.
 fn saved(engine: &Engine, image: &str) -> Result<(Vec<u8>, Blobs)> {
     let dir = tempfile::tempdir()?;
