@@ -554,12 +554,17 @@ struct Renamed {
 
 impl Versions for Renamed {
     fn view(&self, object: &Value, api_version: &str) -> Option<(&Schema, Value)> {
-        let text = object.to_string();
-        let (schema, text) = match api_version {
-            "example.com/v1" => (&self.v1, text.replace("\"extent\"", "\"size\"").replace("/v2", "/v1")),
-            _ => (&self.v2, text.replace("\"size\"", "\"extent\"").replace("/v1", "/v2")),
+        // A converter changes what is the kind's own; who owns which field stays as each has said it.
+        let (schema, from, to) = match api_version {
+            "example.com/v1" => (&self.v1, "extent", "size"),
+            _ => (&self.v2, "size", "extent"),
         };
-        Some((schema, serde_json::from_str(&text).ok()?))
+        let mut converted = object.clone();
+        converted["apiVersion"] = api_version.into();
+        if let Some(value) = converted["spec"].as_object_mut().and_then(|spec| spec.remove(from)) {
+            converted["spec"][to] = value;
+        }
+        Some((schema, converted))
     }
 }
 
