@@ -430,7 +430,7 @@ async fn answer(builder: reqwest::RequestBuilder, max: u64) -> Result<WireRespon
 }
 
 /// Whether the server has refused our certificate. With TLS 1.3 it says so when the client has sent its first request already,
-/// which the server has then not read (RFC 8446, section 4.4.2.4).
+/// which the server has then not read (RFC 8446, sections 4.4.2.4 and 6.2; `DecryptError` is of a signature of the handshake).
 fn refuses_certificate(error: &reqwest::Error) -> bool {
     use rustls::AlertDescription as Alert;
     let mut cause: Option<&dyn std::error::Error> = std::error::Error::source(error);
@@ -449,6 +449,7 @@ fn refuses_certificate(error: &reqwest::Error) -> bool {
                     | Alert::UnknownCA
                     | Alert::AccessDenied
                     | Alert::CertificateRequired
+                    | Alert::DecryptError
             );
         }
         cause = error.source();
