@@ -46,7 +46,10 @@ async fn a_compacted_past_is_expired() {
         let names: Vec<&Value> =
             rest.body["items"].as_array().unwrap().iter().map(|e| &e["metadata"]["name"]).collect();
         assert_eq!(names, ["b", "c"], "the rest, as it is now");
-        s.get(&format!("{path}?limit=1&continue=nonsense")).await;
+        // What is wrong with it is said in the words of Go's decoder.
+        let nonsense = s.request(Method::GET, &format!("{path}?limit=1&continue=nonsense")).quietly().send().await;
+        s.note("no token", json!([nonsense.code, nonsense.body["reason"], nonsense.body["details"]]));
+        assert_eq!(nonsense.code, 400, "{:#}", nonsense.body);
         for query in [
             "resourceVersionMatch=Exact&limit=2",
             "resourceVersionMatch=Exact",
