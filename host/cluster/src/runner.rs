@@ -281,12 +281,18 @@ impl Inner {
             kinds_changed.mark_unchanged();
             modules_changed.mark_unchanged();
             let kinds = self.decided_kinds();
-            {
+            let before = {
                 let mut decided = self.wakeup.decided.write().unwrap_or_else(PoisonError::into_inner);
-                *decided = kinds.iter().cloned().collect();
-            }
+                std::mem::replace(&mut *decided, kinds.iter().cloned().collect())
+            };
             for (group, kind) in &kinds {
                 self.management.want(group, kind);
+            }
+            // What the caches had before the kind was decided has woken nobody.
+            for (group, kind) in kinds.iter().filter(|kind| !before.contains(*kind)) {
+                for object in self.management.list(group, kind, "", &Select::All).unwrap_or_default() {
+                    self.wakeup.add(Arc::new(object.key()));
+                }
             }
             tokio::select! {
                 changed = kinds_changed.changed() => if changed.is_err() { return },
