@@ -273,6 +273,13 @@ impl Inner {
         kinds
     }
 
+    /// Wakes all objects of a kind that the caches have.
+    fn wake_all(&self, group: &str, kind: &str) {
+        for object in self.management.list(group, kind, "", &Select::All).unwrap_or_default() {
+            self.wakeup.add(Arc::new(object.key()));
+        }
+    }
+
     /// Watches every kind that is decided, as soon as it is served.
     async fn follow_kinds(self: Arc<Self>) {
         let mut kinds_changed = self.wakeup.kinds_changed.subscribe();
@@ -290,9 +297,7 @@ impl Inner {
             }
             // What the caches had before the kind was decided has woken nobody.
             for (group, kind) in kinds.iter().filter(|kind| !before.contains(*kind)) {
-                for object in self.management.list(group, kind, "", &Select::All).unwrap_or_default() {
-                    self.wakeup.add(Arc::new(object.key()));
-                }
+                self.wake_all(group, kind);
             }
             tokio::select! {
                 changed = kinds_changed.changed() => if changed.is_err() { return },
@@ -312,9 +317,7 @@ impl Inner {
                 for reader in self.dependencies.readers_of_kind(group, kind) {
                     self.queue.add(reader);
                 }
-                for object in self.management.list(group, kind, "", &Select::All).unwrap_or_default() {
-                    self.queue.add(Arc::new(object.key()));
-                }
+                self.wake_all(group, kind);
             }
             before = now;
         }
@@ -326,9 +329,7 @@ impl Inner {
         loop {
             lease.held().await;
             for kind in [modules::EGRESS_POLICY, modules::ENDPOINT, modules::PROVIDER_MODULE] {
-                for object in self.management.list(modules::GROUP, kind, "", &Select::All).unwrap_or_default() {
-                    self.wakeup.add(Arc::new(object.key()));
-                }
+                self.wake_all(modules::GROUP, kind);
             }
             lease.lost().await;
         }
