@@ -72,17 +72,22 @@ pub struct Server {
     pub pids: Vec<u32>,
     url: String,
     client: Client,
+    authority: reqwest::Certificate,
+    identity: reqwest::Identity,
+}
+
+/// A client with a connection of its own.
+fn connect(authority: &reqwest::Certificate, identity: &reqwest::Identity) -> Result<Client> {
+    Ok(Client::builder().no_proxy().tls_certs_only([authority.clone()]).identity(identity.clone()).build()?)
 }
 
 impl Server {
     /// One that is asked over HTTP/2, by somebody who may do everything.
     pub fn new(name: &'static str, url: &str, authority: &str, identity: &str, pids: Vec<u32>) -> Result<Self> {
-        let client = Client::builder()
-            .no_proxy()
-            .tls_certs_only([reqwest::Certificate::from_pem(authority.as_bytes())?])
-            .identity(reqwest::Identity::from_pem(identity.as_bytes())?)
-            .build()?;
-        Ok(Self { name, pids, url: url.to_owned(), client })
+        let authority = reqwest::Certificate::from_pem(authority.as_bytes())?;
+        let identity = reqwest::Identity::from_pem(identity.as_bytes())?;
+        let client = connect(&authority, &identity)?;
+        Ok(Self { name, pids, url: url.to_owned(), client, authority, identity })
     }
 
     async fn ask(&self, method: Method, path: &str, body: Option<(&str, &Value)>) -> Result<bytes::Bytes> {
@@ -227,7 +232,8 @@ impl Server {
         self.together(count, async |number| self.patch(kind, &format!("listed-{number}"), base + number).await).await
     }
 
-    /// Events that watchers get in a second, from the first write until the last watcher has the last event.
+    /// Events that watchers get in a second, from the first write until the last watcher has the last event. Each watcher has
+    /// a connection of its own, as each would be a program of its own; kube-apiserver lets 100 requests share one.
     pub async fn fan_out(&self, kind: Kind, watchers: usize, writes: usize) -> Result<f64> {
         let listed: Value =
             serde_json::from_slice(&self.ask(Method::GET, &format!("{}?limit=1", kind.collection()), None).await?)?;
@@ -236,7 +242,7 @@ impl Server {
         let mut tasks = tokio::task::JoinSet::new();
         for _ in 0..watchers {
             let path = format!("{}{}?watch=true&resourceVersion={version}", self.url, kind.collection());
-            let (client, started) = (self.client.clone(), started.clone());
+            let (client, started) = (connect(&self.authority, &self.identity)?, started.clone());
             tasks.spawn(async move {
                 let mut response = client.get(path).send().await?.error_for_status()?;
                 started.wait().await;
@@ -251,9 +257,9 @@ impl Server {
         started.wait().await;
         let began = Instant::now();
         let base = usize::try_from(version.parse::<u64>().unwrap_or_default()).unwrap_or_default();
-        self.together(writes, async |number| self.patch(kind, &format!("listed-{number}"), base + number).await)
-            .await?;
         let all = async {
+            self.together(writes, async |number| self.patch(kind, &format!("listed-{number}"), base + number).await)
+                .await?;
             while let Some(watcher) = tasks.join_next().await {
                 watcher??;
             }
