@@ -25,13 +25,15 @@ mod selector;
 mod server;
 mod status;
 mod store;
+mod streams;
 mod table;
 mod webhooks;
 
 pub use connection::{InProcess, server_config};
 pub use metrics::RequestLabels;
 pub use options::{
-    Admission, AdmissionRequest, Authentication, Builtins, Conversion, MASTERS, Operation, Options, User,
+    Admission, AdmissionRequest, Authentication, Builtins, Conversion, Kubelet, Kubelets, MASTERS, Operation, Options,
+    PodPort, User,
 };
 pub use response::ResponseBody;
 pub use server::{ApiServer, Error};

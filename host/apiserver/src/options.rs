@@ -1,10 +1,15 @@
 //! What an API server is made of.
 
+use crate::response::ResponseBody;
 use crate::status::Status;
 use crate::store::Store;
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use http::{Request, Response};
 use rustls_pki_types::CertificateDer;
 use serde_json::Value;
 use std::sync::Arc;
+use tokio::io::DuplexStream;
 
 /// Who asks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -126,6 +131,34 @@ pub trait Conversion: Send + Sync {
     fn convert(&self, object: Value, api_version: &str) -> Result<Value, String>;
 }
 
+/// A port of a Pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodPort {
+    /// The Pod's namespace.
+    pub namespace: String,
+    /// Its name.
+    pub pod: String,
+    /// The port, not 0.
+    pub port: u16,
+}
+
+/// The way to the kubelets of the Nodes, which `nodes/proxy` and `pods/portforward` lead to.
+pub trait Kubelets: Send + Sync {
+    /// The kubelet of a Node that there is; with a port, what listens there on its machine. An error says why it cannot be
+    /// reached, in the words of a dialer (`dial tcp 10.0.0.1:10250: connect: connection refused`).
+    fn reach(&self, node: &str, port: Option<u16>) -> Result<Arc<dyn Kubelet>, String>;
+}
+
+/// What a Node's kubelet does for the API server. Who asks may do it; that is settled before.
+pub trait Kubelet: Send + Sync {
+    /// Serves one connection to a port of a Pod until it ends: the stream is closed when this returns. An error is what the
+    /// client is told of it. Dropped when the client is gone.
+    fn forward(&self, to: &PodPort, stream: DuplexStream) -> BoxFuture<'static, Result<(), String>>;
+
+    /// Answers a request as the kubelet's HTTP server does. Its path is the one below `proxy`; who asks is not in its headers.
+    fn answer(&self, request: Request<Bytes>) -> BoxFuture<'static, Response<ResponseBody>>;
+}
+
 /// What an API server is made of: `Options { store, builtins, authentication, ..Options::default() }`.
 #[derive(Clone)]
 pub struct Options {
@@ -143,6 +176,8 @@ pub struct Options {
     pub version: String,
     /// What tokens of service accounts are signed with. None: a secret that dies with the server, and they with it.
     pub token_secret: Option<Vec<u8>>,
+    /// The way to the Nodes' kubelets. None: no connection to them can be made.
+    pub kubelets: Option<Arc<dyn Kubelets>>,
 }
 
 impl Default for Options {
@@ -155,6 +190,7 @@ impl Default for Options {
             conversion: Vec::new(),
             version: String::from("v1.35.0"),
             token_secret: None,
+            kubelets: None,
         }
     }
 }

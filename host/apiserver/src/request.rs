@@ -128,6 +128,11 @@ impl Query {
         self.pairs.iter().find(|(own, value)| own == name && !value.is_empty()).map(|(_, value)| value.as_str())
     }
 
+    /// A parameter as often as it is there.
+    pub fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
+        self.pairs.iter().filter(move |(own, _)| own == name).map(|(_, value)| value.as_str())
+    }
+
     /// A boolean parameter. Present without a value it is true, as Kubernetes has it.
     pub fn flag(&self, name: &str) -> Option<bool> {
         let (_, value) = self.pairs.iter().find(|(own, _)| own == name)?;
