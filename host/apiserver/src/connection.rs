@@ -13,7 +13,7 @@ use hyper_util::server::conn::auto;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use std::convert::Infallible;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -65,7 +65,7 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let InProcess { server, user, lean } = self.clone();
-        let caller = Caller { user: Ok((*user).clone()), lean, shutdown: None };
+        let caller = Caller { user: Ok((*user).clone()), lean, shutdown: None, upgrade: None };
         Box::pin(async move { Ok(server.answer(caller, request).await) })
     }
 }
@@ -114,13 +114,14 @@ impl ApiServer {
         shutdown: CancellationToken,
     ) {
         let certificate = Arc::new(self.inner.authenticator.certificate(&peer.unwrap_or_default()));
+        let upgrade = Arc::new(Mutex::new(None));
         let service = service_fn(|request: Request<Incoming>| {
             let (server, certificate, shutdown) = (self.clone(), certificate.clone(), shutdown.clone());
+            let upgrade = Some(upgrade.clone());
             async move {
                 let user = server.authenticate(&certificate, request.headers());
-                Ok::<_, Infallible>(
-                    server.answer(Caller { user, lean: false, shutdown: Some(shutdown) }, request).await,
-                )
+                let caller = Caller { user, lean: false, shutdown: Some(shutdown), upgrade };
+                Ok::<_, Infallible>(server.answer(caller, request).await)
             }
         });
         let mut builder = auto::Builder::new(TokioExecutor::new());
@@ -131,13 +132,24 @@ impl ApiServer {
             .keep_alive_interval(KEEP_ALIVE)
             .max_concurrent_streams(STREAMS)
             .max_header_list_size(HEAD);
-        let connection = builder.serve_connection(TokioIo::new(io), service);
+        let connection = builder.serve_connection_with_upgrades(TokioIo::new(io), service);
         tokio::pin!(connection);
         tokio::select! {
-            _ = connection.as_mut() => return,
-            () = shutdown.cancelled() => connection.as_mut().graceful_shutdown(),
+            _ = connection.as_mut() => {}
+            () = shutdown.cancelled() => {
+                connection.as_mut().graceful_shutdown();
+                let _ = tokio::time::timeout(FAREWELL, connection).await;
+                return;
+            }
         }
-        let _ = tokio::time::timeout(FAREWELL, connection).await;
+        // What an upgraded connection goes on as is served here, so that it ends with this call.
+        let upgraded = upgrade.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(upgraded) = upgraded {
+            tokio::select! {
+                () = upgraded => {}
+                () = shutdown.cancelled() => {}
+            }
+        }
     }
 
     /// Accepts connections until `shutdown`. Returns when the listener fails or all connections have ended.

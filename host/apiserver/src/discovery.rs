@@ -49,6 +49,8 @@ fn subresource(
         "eviction" => of("Eviction", "policy", "v1", ACTION_VERBS),
         "binding" => of("Binding", "", "v1", ACTION_VERBS),
         "token" => of("TokenRequest", "authentication.k8s.io", "v1", ACTION_VERBS),
+        "portforward" => of("PodPortForwardOptions", "", "v1", &["create", "get"]),
+        "proxy" => of("NodeProxyOptions", "", "v1", &["create", "delete", "get", "patch", "update"]),
         "finalize" => of(&resource.kind, &resource.group, &version.name, &["update"]),
         _ => of(&resource.kind, &resource.group, &version.name, SUBRESOURCE_VERBS),
     }

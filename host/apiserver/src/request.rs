@@ -28,6 +28,8 @@ pub(crate) struct ResourcePath {
     pub resource: String,
     pub name: String,
     pub subresource: String,
+    /// What follows `nodes/<name>/proxy`, as it was sent.
+    pub rest: String,
 }
 
 impl Path {
@@ -46,6 +48,14 @@ impl Path {
             ["apis", group] => Path::Group { group: (*group).to_owned() },
             ["api", version] => Path::Version { group: String::new(), version: (*version).to_owned() },
             ["apis", group, version] => Path::Version { group: (*group).to_owned(), version: (*version).to_owned() },
+            ["api", version, "nodes", name, "proxy", ..] => Path::Resource(ResourcePath {
+                version: (*version).to_owned(),
+                resource: String::from("nodes"),
+                name: (*name).to_owned(),
+                subresource: String::from("proxy"),
+                rest: after(path, 5).to_owned(),
+                ..ResourcePath::default()
+            }),
             ["api", version, rest @ ..] => Path::Resource(ResourcePath::parse("", version, rest)?),
             ["apis", group, version, rest @ ..] => Path::Resource(ResourcePath::parse(group, version, rest)?),
             other => Path::Other(other.join("/")),
@@ -82,6 +92,16 @@ impl ResourcePath {
         }
         Ok(path)
     }
+}
+
+/// What follows the first segments of a path, with its slashes.
+fn after(path: &str, segments: usize) -> &str {
+    let mut rest = path;
+    for _ in 0..segments {
+        let segment = rest.trim_start_matches('/');
+        rest = segment.find('/').and_then(|end| segment.get(end..)).unwrap_or_default();
+    }
+    rest
 }
 
 /// Undoes percent encoding. None when it is no UTF-8.
@@ -316,6 +336,15 @@ mod tests {
         );
         let role = resource("/apis/rbac.authorization.k8s.io/v1/clusterroles/system%3Anode");
         assert_eq!(role.name, "system:node");
+        for (text, name, rest) in [
+            ("/api/v1/nodes/n/proxy", "n", ""),
+            ("/api/v1/nodes/n/proxy/", "n", "/"),
+            ("/api/v1/nodes/https:n:10250/proxy/pods", "https:n:10250", "/pods"),
+            ("//api/v1/nodes//n/proxy/logs/a%2Fb//c/", "n", "/logs/a%2Fb//c/"),
+        ] {
+            let proxy = resource(text);
+            assert_eq!((proxy.name.as_str(), proxy.subresource.as_str(), proxy.rest.as_str()), (name, "proxy", rest));
+        }
         assert_eq!(path("/apis/"), Path::Groups { legacy: false });
         assert_eq!(path("/healthz/ping"), Path::Other("healthz/ping".into()));
         assert!(Path::parse(&"/api/v1/pods/%ff".parse().unwrap()).is_err());

@@ -9,7 +9,7 @@ use crate::metrics::{Metrics, RequestLabels};
 use crate::options::{Builtins, Options, User};
 use crate::request::{BodyForm, Path, Query};
 use crate::response::{self, ResponseBody};
-use crate::rest::{self, Incoming, Verb};
+use crate::rest::{self, Connecting, Connection, Incoming, Upgrade, Verb};
 use crate::status::{NO_OBJECT, Status};
 use crate::store::{Change, Draft, Key, Object, Refusal, Store};
 use crate::{discovery, kinds, openapi};
@@ -62,6 +62,8 @@ pub(crate) struct Caller {
     pub lean: bool,
     /// Ends with the connection's server.
     pub shutdown: Option<CancellationToken>,
+    /// Where it is left how the connection goes on when it was upgraded.
+    pub upgrade: Upgrade,
 }
 
 impl std::fmt::Debug for ApiServer {
@@ -219,7 +221,7 @@ impl ApiServer {
         B: http_body::Body<Data = Bytes> + Send,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        let Caller { user, lean, shutdown } = caller;
+        let Caller { user, lean, shutdown, upgrade } = caller;
         let user = user?;
         let (parts, body) = request.into_parts();
         let path = Path::parse(&parts.uri)?;
@@ -236,6 +238,14 @@ impl ApiServer {
                 return self.document(&other, &parts.headers, query.flag("verbose") == Some(true));
             }
         };
+        if let Some(connection) = Connection::of(self, &path) {
+            labels.verb = "connect";
+            labels.resource.clone_from(&path.resource);
+            labels.subresource.clone_from(&path.subresource);
+            let target = Target::Resource(path.asks(Connection::verb(&parts.method)));
+            let user = self.impersonate(user, &parts.headers, &target)?;
+            return Connecting { user, path, query, parts, body, upgrade }.answer(self, connection).await;
+        }
         let verb = Verb::of(&parts.method, &path, &query).ok_or_else(Status::method_not_allowed)?;
         labels.verb = verb.name();
         let user = self.impersonate(user, &parts.headers, &Target::Resource(path.attributes(verb)))?;
@@ -347,7 +357,7 @@ pub(crate) fn refuse(status: &Status) -> Response<ResponseBody> {
     answer
 }
 
-async fn read_body<B>(body: B) -> Result<Bytes, Status>
+pub(crate) async fn read_body<B>(body: B) -> Result<Bytes, Status>
 where
     B: http_body::Body<Data = Bytes> + Send,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,

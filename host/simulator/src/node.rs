@@ -242,7 +242,7 @@ impl Node {
         let mut services = self.services.lock().await;
         say(&format!("[control-plane] Starting the API server of {} ({})", plane.endpoint, plane.version()));
         let store = self.open_store(&mut services)?;
-        let workload = Arc::new(Workload::start(store, &prepared.pki, &plane.version(), &plane.names)?);
+        let workload = Arc::new(Workload::start(store, &prepared.pki, &plane.version(), &plane.names, None)?);
         prepared.fill(&workload.admin(), machine, jiff::Timestamp::now()).await?;
         prepared.write_kubeconfigs(&self.files)?;
         self.serve(&services, workload, &plane).await?;
@@ -294,7 +294,7 @@ impl Node {
                 let mut names = plane.names.clone();
                 names.extend(self.options.machine.addresses.iter().map(ToString::to_string));
                 let store = self.open_store(&mut services)?;
-                let workload = Arc::new(Workload::start(store, &pki, &plane.version(), &names)?);
+                let workload = Arc::new(Workload::start(store, &pki, &plane.version(), &names, None)?);
                 kubelet::register(
                     &workload.admin(),
                     role.node.clone(),

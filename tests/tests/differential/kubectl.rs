@@ -35,7 +35,7 @@ impl Kubectl {
         self.home.path().join("kubeconfig")
     }
 
-    fn command(&self, arguments: &[&str]) -> Command {
+    pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new("kubectl");
         command
             .args(arguments)
@@ -52,7 +52,7 @@ impl Kubectl {
         command
     }
 
-    async fn output(&self, mut command: Command, input: &str) -> Output {
+    pub async fn output(&self, mut command: Command, input: &str) -> Output {
         let mut child = command.spawn().expect("kubectl is not on the PATH");
         let mut stdin = child.stdin.take().expect("an input");
         stdin.write_all(input.as_bytes()).await.expect("kubectl reads");
@@ -62,7 +62,7 @@ impl Kubectl {
     }
 
     /// Runs a line of words, and puts down what came.
-    async fn run(&self, s: &mut Session, line: &str) -> String {
+    pub async fn run(&self, s: &mut Session, line: &str) -> String {
         self.with(s, line, "").await
     }
 
@@ -73,7 +73,7 @@ impl Kubectl {
         self.keep(s, line, &output)
     }
 
-    fn keep(&self, s: &mut Session, line: &str, output: &Output) -> String {
+    pub fn keep(&self, s: &mut Session, line: &str, output: &Output) -> String {
         let text = |bytes: &[u8]| self.normal(s, &String::from_utf8_lossy(bytes));
         let (out, err) = (text(&output.stdout), text(&output.stderr));
         let lines = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();

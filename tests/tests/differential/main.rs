@@ -14,6 +14,7 @@ mod field_cases;
 mod hooks;
 mod hostile;
 mod kubectl;
+mod kubelets;
 mod listing;
 mod normal;
 mod objects;

@@ -8,26 +8,26 @@ use serde_json::{Value, json};
 const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
 const AUTHORIZATION: &str = "/apis/authorization.k8s.io/v1";
 
-fn role(kind: &str, name: &str, rules: Value) -> Value {
+pub fn role(kind: &str, name: &str, rules: Value) -> Value {
     json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": kind, "metadata": {"name": name}, "rules": rules})
 }
 
-fn binding(kind: &str, name: &str, role: (&str, &str), subjects: Value) -> Value {
+pub fn binding(kind: &str, name: &str, role: (&str, &str), subjects: Value) -> Value {
     json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": kind, "metadata": {"name": name}, "subjects": subjects,
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": role.0, "name": role.1}})
 }
 
-fn user(name: &str) -> Value {
+pub fn user(name: &str) -> Value {
     json!([{"kind": "User", "name": name, "apiGroup": "rbac.authorization.k8s.io"}])
 }
 
-async fn roles(s: &mut Session, namespace: &str) -> String {
+pub async fn roles(s: &mut Session, namespace: &str) -> String {
     s.namespace(namespace).await;
     format!("{RBAC}/namespaces/{namespace}")
 }
 
 /// A role takes a moment until the real server's caches have it.
-async fn allowed(s: &mut Session, user: &str, verb: &str, namespace: &str, resource: &str) {
+pub async fn allowed(s: &mut Session, user: &str, verb: &str, namespace: &str, resource: &str) {
     for _ in 0..100 {
         let review = json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": {"user": user,
             "resourceAttributes": {"verb": verb, "namespace": namespace, "resource": resource}}});

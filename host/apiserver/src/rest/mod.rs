@@ -2,6 +2,7 @@
 
 mod body;
 mod change;
+mod connect;
 mod create;
 mod delete;
 mod patch;
@@ -13,6 +14,7 @@ mod token;
 mod watch;
 
 pub(crate) use change::{FOREGROUND, ORPHAN, is_finished};
+pub(crate) use connect::{Connecting, Connection, Upgrade};
 pub(crate) use delete::{DeleteOptions, Policy, delete_object};
 pub(crate) use reviews::REVIEWS;
 
@@ -103,8 +105,13 @@ pub(crate) fn now() -> String {
 impl ResourcePath {
     /// What a request with this path wants to do.
     pub fn attributes(&self, verb: Verb) -> Attributes<'_> {
+        self.asks(verb.name())
+    }
+
+    /// The same, in Kubernetes' word for it.
+    pub fn asks(&self, verb: &'static str) -> Attributes<'_> {
         Attributes {
-            verb: verb.name(),
+            verb,
             group: &self.group,
             resource: &self.resource,
             subresource: &self.subresource,
@@ -157,11 +164,8 @@ pub(crate) async fn answer(
     if call.resource.namespaced && call.path.namespace.is_empty() {
         // Across namespaces one can only look.
         if !matches!(verb, Verb::List | Verb::Watch) {
-            return Err(if matches!(verb, Verb::Get | Verb::Update | Verb::Patch | Verb::Delete) {
-                none()
-            } else {
-                Status::method_not_allowed()
-            });
+            let creates = subresource.is_empty() && matches!(verb, Verb::Create | Verb::DeleteCollection);
+            return Err(if !creates { none() } else { Status::method_not_allowed() });
         }
     }
     let answer = call.dispatch().await;

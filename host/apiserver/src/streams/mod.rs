@@ -80,7 +80,7 @@ pub(crate) fn port_forward(
     query: &Query,
     target: Target,
 ) -> Result<(Response<ResponseBody>, Option<Upgraded>), Status> {
-    let (way, mut answer) = match negotiate(&parts.headers, query)? {
+    let (way, mut answer) = match negotiate(&parts.headers, query) {
         Ok(agreed) => agreed,
         Err(refusal) => return Ok((refusal, None)),
     };
@@ -106,20 +106,20 @@ pub(crate) fn port_forward(
     Ok((answer, Some(Box::pin(serve))))
 }
 
-/// What both sides can speak. The inner error is the answer of a kubelet, which is no object.
+/// Whether a request asks for another protocol.
+pub(crate) fn asks_to_upgrade(headers: &HeaderMap) -> bool {
+    let mut values = headers.get_all(header::CONNECTION).iter().filter_map(|value| value.to_str().ok());
+    values.any(|value| value.to_ascii_lowercase().contains("upgrade"))
+}
+
+/// What both sides can speak. The error is the answer of a kubelet, which is no object.
 #[allow(clippy::result_large_err, reason = "both are answers")]
-fn negotiate(
-    headers: &HeaderMap,
-    query: &Query,
-) -> Result<Result<(Way, Response<ResponseBody>), Response<ResponseBody>>, Status> {
+fn negotiate(headers: &HeaderMap, query: &Query) -> Result<(Way, Response<ResponseBody>), Response<ResponseBody>> {
     let all = |name: &str| {
         let values = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
         values.flat_map(|value| value.split(',')).map(|value| value.trim().to_owned()).collect::<Vec<_>>()
     };
     let says = |name: &str, word: &str| all(name).iter().any(|value| value.to_ascii_lowercase().contains(word));
-    if !says("connection", "upgrade") {
-        return Err(Status::bad_request("Upgrade request required"));
-    }
     let mut answer = Response::new(ResponseBody::full(""));
     let mut set = |name: &'static str, value: &str| {
         if let Ok(value) = HeaderValue::from_str(value) {
@@ -135,11 +135,11 @@ fn negotiate(
         if let Ok(value) = HeaderValue::from_str(known) {
             answer.headers_mut().insert("x-accepted-stream-protocol-versions", value);
         }
-        Ok(Err(answer))
+        Err(answer)
     };
     if !says("upgrade", "websocket") {
         if !says("upgrade", "spdy/3.1") {
-            return Ok(Err(response::text(400, "unable to upgrade: missing upgrade headers in request\n")));
+            return Err(response::text(400, "unable to upgrade: missing upgrade headers in request\n"));
         }
         let offered = all(VERSIONS);
         if !offered.is_empty() && !offered.iter().any(|version| version == PROTOCOL) {
@@ -149,10 +149,10 @@ fn negotiate(
         if !offered.is_empty() {
             set(VERSIONS, PROTOCOL);
         }
-        return Ok(Ok((Way::Spdy, answer)));
+        return Ok((Way::Spdy, answer));
     }
     let Some(key) = headers.get("sec-websocket-key").filter(|_| says("sec-websocket-version", "13")) else {
-        return Ok(Err(response::text(400, "unable to upgrade: this is no request for a WebSocket of version 13\n")));
+        return Err(response::text(400, "unable to upgrade: this is no request for a WebSocket of version 13\n"));
     };
     set("upgrade", "websocket");
     set("sec-websocket-accept", &tokio_tungstenite::tungstenite::handshake::derive_accept_key(key.as_bytes()));
@@ -163,7 +163,7 @@ fn negotiate(
             return unknown(&offered, PROTOCOL);
         }
         set("sec-websocket-protocol", TUNNEL);
-        return Ok(Ok((Way::Tunnel, answer)));
+        return Ok((Way::Tunnel, answer));
     }
     if !offered.is_empty() {
         if !offered.iter().any(|name| name == CHANNELS) {
@@ -172,8 +172,8 @@ fn negotiate(
         set("sec-websocket-protocol", CHANNELS);
     }
     match channels::ports(query) {
-        Ok(ports) => Ok(Ok((Way::Channels(ports), answer))),
-        Err(why) => Ok(Err(response::text(400, why + "\n"))),
+        Ok(ports) => Ok((Way::Channels(ports), answer)),
+        Err(why) => Err(response::text(400, why + "\n")),
     }
 }
 

@@ -6,7 +6,7 @@
 use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};
 use std::collections::BTreeMap;
 use std::io;
-use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
 
 /// What header blocks are compressed with (section 2.6.10.1 of the draft).
 const DICTIONARY: &[u8] = include_bytes!("spdy.dictionary");

@@ -67,11 +67,16 @@ pub struct Served {
 
 impl Served {
     pub async fn start(builtins: Builtins) -> Served {
+        Served::with(Options { builtins, ..Options::default() }).await
+    }
+
+    /// Who connects says who they are by a certificate or a bootstrap token.
+    pub async fn with(options: Options) -> Served {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let authority = Authority::new();
         let authentication =
             Authentication::ClientCertificates { ca: vec![authority.der.clone()], bootstrap_tokens: true };
-        let server = ApiServer::new(Options { builtins, authentication, ..Options::default() }).unwrap();
+        let server = ApiServer::new(Options { authentication, ..options }).unwrap();
         let own = authority.sign("server", "");
         let tls = server_config(vec![own.der], own.key_der, std::slice::from_ref(&authority.der)).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -90,6 +95,31 @@ impl Served {
             .expect("the server does not stop")
             .unwrap()
             .unwrap();
+    }
+
+    /// How kube-rs gets here as somebody.
+    pub fn kube_config(&self, name: &str, group: &str) -> kube::Config {
+        let signed = self.authority.sign(name, group);
+        let encode = |text: &str| base64::engine::general_purpose::STANDARD.encode(text);
+        let mut config = kube::Config::new(format!("https://{}", self.address).parse().unwrap());
+        config.root_cert = Some(vec![self.authority.der.to_vec()]);
+        config.auth_info.client_certificate_data = Some(encode(&signed.certificate));
+        config.auth_info.client_key_data = Some(encode(&signed.key).into());
+        config
+    }
+
+    /// A connection of somebody's over which nothing was said yet.
+    pub async fn connect(&self, name: &str, group: &str) -> tokio_rustls::client::TlsStream<TcpStream> {
+        let signed = self.authority.sign(name, group);
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(self.authority.der.clone()).unwrap();
+        let config = rustls::ClientConfig::builder()
+            .with_root_certificates(roots)
+            .with_client_auth_cert(vec![signed.der], signed.key_der)
+            .unwrap();
+        let socket = TcpStream::connect(self.address).await.unwrap();
+        let name = rustls_pki_types::ServerName::try_from("127.0.0.1").unwrap();
+        tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, socket).await.unwrap()
     }
 
     fn http(&self, identity: Option<&Signed>) -> reqwest_like::Http {

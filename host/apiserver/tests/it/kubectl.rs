@@ -9,14 +9,17 @@ use std::process::Stdio;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::Command;
 
-struct Kubectl {
+pub struct Kubectl {
     served: Served,
     directory: tempfile::TempDir,
 }
 
 impl Kubectl {
     async fn start(builtins: Builtins) -> Kubectl {
-        let served = Served::start(builtins).await;
+        Kubectl::on(Served::start(builtins).await)
+    }
+
+    pub fn on(served: Served) -> Kubectl {
         let directory = tempfile::tempdir().unwrap();
         let admin = served.authority.sign("admin", "system:masters");
         let encode = |text: &str| base64::Engine::encode(&base64::engine::general_purpose::STANDARD, text);
@@ -28,7 +31,7 @@ impl Kubectl {
         Kubectl { served, directory }
     }
 
-    fn command(&self, arguments: &[&str]) -> Command {
+    pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new("kubectl");
         command
             .args(arguments)
@@ -38,7 +41,11 @@ impl Kubectl {
         command
     }
 
-    async fn output(&self, arguments: &[&str], input: &str) -> (bool, String, String) {
+    pub async fn stop(self) {
+        self.served.stop().await;
+    }
+
+    pub async fn output(&self, arguments: &[&str], input: &str) -> (bool, String, String) {
         let mut child = self
             .command(arguments)
             .stdin(Stdio::piped())

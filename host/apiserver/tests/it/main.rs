@@ -9,6 +9,7 @@ mod collector;
 mod definitions;
 mod documents;
 mod durability;
+mod forwarding;
 mod kube_client;
 mod kubectl;
 mod lists;

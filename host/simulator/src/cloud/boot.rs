@@ -86,8 +86,8 @@ pub(super) async fn start_services(cloud: Arc<Cloud>, machine: Arc<Machine>) {
             let files = disk(&machine)?;
             let pki = plane.pki(&files).map_err(|error| error.to_string())?;
             let store = cloud.cluster_store(&cluster)?;
-            let workload =
-                Workload::start(store, &pki, &plane.version(), &plane.names).map_err(|error| error.to_string())?;
+            let workload = Workload::start(store, &pki, &plane.version(), &plane.names, cloud.kubelets(&cluster))
+                .map_err(|error| error.to_string())?;
             machine.serve(Arc::new(workload));
         }
         Ok::<(), String>(())
@@ -166,7 +166,8 @@ impl Kubeadm {
         let store = cloud.new_cluster(&cluster).map_err(KubeadmError::Other)?;
         machine.print(&format!("[control-plane] Starting the API server of {} ({})", plane.endpoint, plane.version()));
         let filled = async {
-            let workload = Workload::start(store, &prepared.pki, &plane.version(), &plane.names)?;
+            let kubelets = cloud.kubelets(&cluster);
+            let workload = Workload::start(store, &prepared.pki, &plane.version(), &plane.names, kubelets)?;
             prepared.fill(&workload.admin(), &identity, jiff::Timestamp::now()).await?;
             prepared.write_kubeconfigs(&*self.files)?;
             Ok::<_, KubeadmError>(workload)
@@ -202,7 +203,8 @@ impl Kubeadm {
         let workload = match (&joined.control_plane, &cluster) {
             (Some((plane, pki)), Some(cluster)) => {
                 let store = cloud.cluster_store(cluster).map_err(KubeadmError::Other)?;
-                Some(Arc::new(Workload::start(store, pki, &plane.version(), &plane.names)?))
+                let kubelets = cloud.kubelets(cluster);
+                Some(Arc::new(Workload::start(store, pki, &plane.version(), &plane.names, kubelets)?))
             }
             (Some(_), None) => {
                 return Err(KubeadmError::Other(

@@ -7,6 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -56,7 +57,10 @@ impl Serving {
     }
 
     /// Serves a connection until the peer is done, the machine goes off, or `stop`.
-    pub(super) async fn serve(self, stream: TcpStream, stop: CancellationToken) {
+    pub(super) async fn serve<T>(self, stream: T, stop: CancellationToken)
+    where
+        T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
         let io = Gated::new(stream, self.power.gate.clone());
         tokio::select! {
             () = self.workload.serve(io, CancellationToken::new()) => {}
@@ -150,6 +154,11 @@ impl Machine {
     pub(super) fn reachable_workload(&self) -> Option<Arc<Workload>> {
         let reachable = self.look(MachineStatus::is_reachable);
         if reachable { lock(&self.workload).clone() } else { None }
+    }
+
+    /// From its last start on.
+    pub(super) fn power(&self) -> Power {
+        lock(&self.power).clone()
     }
 
     /// How long it has been silent.

@@ -27,6 +27,7 @@ mod api;
 mod boot;
 mod faults;
 mod journal;
+mod kubelets;
 mod machine;
 mod network;
 mod nodes;

@@ -10,10 +10,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use capstan_apiserver::Store;
+use capstan_apiserver::{Kubelets, Store};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
+use super::kubelets::Members;
 use super::machine::Machine;
 use super::record::{MachineState, MachineStatus};
 use super::{Cloud, lock};
@@ -54,6 +55,11 @@ impl Cluster {
         lock(&self.members).iter().map(|(node, machine)| (node.clone(), machine.clone())).collect()
     }
 
+    /// The machine of a Node.
+    pub(super) fn member(&self, node: &str) -> Option<Arc<Machine>> {
+        lock(&self.members).get(node).cloned()
+    }
+
     /// When the next grace ends of a machine or a Node that has fallen silent.
     fn next_end(&self, grace: Duration) -> Option<Instant> {
         let now = Instant::now();
@@ -63,7 +69,7 @@ impl Cluster {
     }
 
     /// The API of a control-plane machine that can be reached.
-    fn api(&self) -> Option<InProcess> {
+    pub(super) fn api(&self) -> Option<InProcess> {
         self.members().iter().find_map(|(_, machine)| machine.reachable_workload()).map(|workload| workload.admin())
     }
 }
@@ -91,6 +97,12 @@ impl Cloud {
     /// The objects of a workload cluster that exists.
     pub(super) fn cluster_store(&self, name: &str) -> Result<Store, String> {
         self.cluster(name).map(|cluster| cluster.store.clone())
+    }
+
+    /// The way to the machines of a workload cluster, for its API servers.
+    pub(super) fn kubelets(&self, name: &str) -> Option<Arc<dyn Kubelets>> {
+        let cluster = self.cluster(name).ok()?;
+        Some(Arc::new(Members(Arc::downgrade(&cluster))))
     }
 
     fn cluster(&self, name: &str) -> Result<Arc<Cluster>, String> {

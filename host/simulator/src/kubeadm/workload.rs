@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use capstan_apiserver::{
-    Admission, AdmissionRequest, ApiServer, Authentication, Builtins, Operation, Options, Status, Store, User,
+    Admission, AdmissionRequest, ApiServer, Authentication, Builtins, Kubelets, Operation, Options, Status, Store, User,
 };
 use hmac::{KeyInit as _, Mac as _};
 use serde_json::{Value, json};
@@ -30,8 +30,15 @@ pub struct Workload {
 }
 
 impl Workload {
-    /// Starts the API server of a control-plane machine on these objects. `names` are the names and addresses of its certificate.
-    pub fn start(store: Store, pki: &Pki, version: &str, names: &[String]) -> Result<Workload, KubeadmError> {
+    /// Starts the API server of a control-plane machine on these objects. `names` are the names and addresses of its certificate,
+    /// `kubelets` its way to the cluster's machines.
+    pub fn start(
+        store: Store,
+        pki: &Pki,
+        version: &str,
+        names: &[String],
+        kubelets: Option<Arc<dyn Kubelets>>,
+    ) -> Result<Workload, KubeadmError> {
         let other =
             |error: &dyn std::fmt::Display| KubeadmError::Other(format!("the API server cannot start: {error}"));
         let ca = pki.ca.certificate().clone();
@@ -49,6 +56,7 @@ impl Workload {
             authentication: Authentication::ClientCertificates { ca: vec![ca], bootstrap_tokens: true },
             admission: vec![signer.clone()],
             version: version.to_owned(),
+            kubelets,
             ..Options::default()
         })
         .map_err(|e| other(&e))?;

@@ -162,6 +162,10 @@ impl Secrets {
 
     /// A client as the management plane has it: an administrator by certificate.
     pub fn admin(&self, endpoint: &str) -> kube::Client {
+        kube::Client::try_from(self.config(endpoint)).unwrap()
+    }
+
+    pub fn config(&self, endpoint: &str) -> kube::Config {
         let authority = pki::Authority::new(&self.ca, &self.key).unwrap();
         let pair = authority.client("kubernetes-admin", &["system:masters"]).unwrap();
         let mut config = kube::Config::new(format!("https://{endpoint}").parse().unwrap());
@@ -170,7 +174,7 @@ impl Secrets {
         config.auth_info.client_key_data = Some(base64(&pair.key_pem).into());
         config.connect_timeout = Some(Duration::from_secs(5));
         config.read_timeout = Some(Duration::from_secs(5));
-        kube::Client::try_from(config).unwrap()
+        config
     }
 
     /// The Secret of the bootstrap token.
