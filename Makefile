@@ -44,11 +44,8 @@ fast: ## rules, contract, components: no engine, no kubectl
 	cargo test --locked --release --workspace --exclude capstan-tests
 	cargo test --locked --manifest-path providers/Cargo.toml
 
-# Selected out of the whole workspace and not with -p, so that it is built with the features that `fast` has built it with.
-SCENARIOS := $(patsubst tests/tests/%,--test %,$(basename $(wildcard tests/tests/*)))
-
 scenarios: ## the whole system: a real kubectl, a real engine
-	cargo test --locked --release --workspace $(SCENARIOS) -- --test-threads=1
+	tests/scenarios.sh $(basename $(notdir $(wildcard tests/tests/*)))
 
 # Whose cases are lived; docs/providers/leaks.md is written by a run of all.
 LEAK := simulated proxmox docker aws

@@ -62,14 +62,14 @@ if ! tests/kube/build.sh --find >/dev/null 2>&1; then
     skip "what is compared with a real kube-apiserver: neither KUBEBUILDER_ASSETS nor go is here"
   fi
 fi
-# A program of client-go and controller-runtime that is run against both; most of it is compiled for the servers already.
+# clusterctl, and a program of client-go and controller-runtime that is run against both servers.
 if ! tests/clients/build.sh --find >/dev/null 2>&1; then
   if command -v go >/dev/null; then
-    echo "building a program of client-go and controller-runtime (a minute or two, once)"
+    echo "building clusterctl and a program of client-go and controller-runtime (some minutes, once)"
     tests/clients/build.sh >/dev/null 2>target/clients.log ||
-      skip "client-go and controller-runtime on both servers: their program could not be built (target/clients.log says why)"
+      skip "client-go, controller-runtime and clusterctl: their programs could not be built (target/clients.log says why)"
   else
-    skip "client-go and controller-runtime on both servers: go is not here"
+    skip "client-go, controller-runtime and clusterctl: go is not here"
   fi
 fi
 if ! command -v cargo-deny >/dev/null && [ ! -x target/tools/bin/cargo-deny ]; then

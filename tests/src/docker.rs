@@ -1,5 +1,6 @@
 //! A real Docker Engine: the one that runs, or one that the test starts for itself.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -21,6 +22,8 @@ struct Own {
     daemon: Child,
     dir: tempfile::TempDir,
     net: Net,
+    /// Engines in one network take turns: they know nothing of each other's bridges and rules.
+    _turn: Option<File>,
     /// The port on loopback where it asks for client certificates.
     tls: Option<u16>,
 }
@@ -48,7 +51,7 @@ impl Engine {
         Self::own(Net::Shared)
     }
 
-    /// One of our own, which may be stopped; `None` (and a loud word) where `dockerd` is not installed.
+    /// One of our own, which may be stopped, once no other test has one in the same network; `None` (and a loud word) where `dockerd` is not installed.
     ///
     /// # Errors
     /// When `dockerd` is there and does not come up.
@@ -57,10 +60,15 @@ impl Engine {
             skip("what needs a Docker engine: dockerd is not installed (apt-get install docker.io)")?;
             return Ok(None);
         }
+        let turn = match net {
+            Net::Shared => Some(File::create(root().join("target/engine.lock"))?),
+            Net::Apart => None,
+        };
+        turn.as_ref().map(File::lock).transpose()?;
         let dir = tempfile::tempdir()?;
         let socket = dir.path().join("docker.sock");
         let daemon = spawn(dir.path(), &socket, net, None)?;
-        Ok(Some(Self { socket, own: Some(Own { daemon, dir, net, tls: None }) }))
+        Ok(Some(Self { socket, own: Some(Own { daemon, dir, net, _turn: turn, tls: None }) }))
     }
 
     /// Whether it was started here, so that it may be stopped.
@@ -146,7 +154,7 @@ impl Drop for Engine {
 
 /// Starts `dockerd` and waits until it answers.
 fn spawn(dir: &Path, socket: &Path, net: Net, tls: Option<u16>) -> Result<Child> {
-    let log = std::fs::File::options().create(true).append(true).open(dir.join("log"))?;
+    let log = File::options().create(true).append(true).open(dir.join("log"))?;
     let mut command = match net {
         Net::Shared => Command::new("dockerd"),
         Net::Apart => {

@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::plane::skip;
+use crate::plane::{BackEnd, skip};
 
 /// Names the test that is run inside.
 const INSIDE: &str = "CAPSTAN_TEST_LAB";
@@ -24,16 +24,20 @@ mount -t tmpfs tmpfs /mnt && cp /etc/hosts /mnt/hosts && mount --bind /mnt/hosts
 for network in $NETWORKS; do ip route add local "$network" dev lo || exit 97; done
 exec "$0" "$@""#;
 
-/// True where the test `name` (as the test runner knows it) is to go on: it is inside a network of its own, in which all
-/// addresses of `networks` are this computer's.
+/// True where the test that [`on_both_back_ends`](crate::on_both_back_ends) makes of the function `name` (with its modules) for
+/// this back end is to go on: it is inside a network of its own, in which all addresses of `networks` are this computer's.
 ///
 /// Outside of one, the test is run again inside; then it has passed (or was skipped, with a loud word, where this
 /// computer has no namespaces to give), and there is nothing more to do.
 ///
 /// # Errors
 /// When the test fails inside.
-pub fn enter(name: &str, networks: &[&str]) -> Result<bool> {
-    if std::env::var_os(INSIDE).is_some_and(|test| test == name) {
+pub fn enter(back_end: BackEnd, name: &str, networks: &[&str]) -> Result<bool> {
+    let name = match back_end {
+        BackEnd::Embedded => format!("{name}::embedded"),
+        BackEnd::Real => format!("{name}::real"),
+    };
+    if std::env::var_os(INSIDE).is_some_and(|test| *test == *name) {
         return Ok(true);
     }
     if !unshare(networks).arg("true").output().is_ok_and(|tried| tried.status.success()) {
@@ -45,8 +49,8 @@ pub fn enter(name: &str, networks: &[&str]) -> Result<bool> {
     let test = std::env::current_exe().context("find the running test")?;
     let output = unshare(networks)
         .arg(test)
-        .args(["--exact", name, "--nocapture", "--test-threads=1"])
-        .env(INSIDE, name)
+        .args(["--exact", name.as_str(), "--nocapture", "--test-threads=1"])
+        .env(INSIDE, &name)
         .output()
         .context("run the test in a network of its own")?;
     print!("{}", String::from_utf8_lossy(&output.stdout));

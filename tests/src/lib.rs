@@ -2,6 +2,7 @@
 //! and what stands in for clouds.
 
 pub mod authority;
+pub mod clients;
 pub mod docker;
 pub mod ec2;
 pub mod fakepve;

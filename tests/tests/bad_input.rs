@@ -1,11 +1,12 @@
 //! What is wrong is refused or reported where it is, and the rest keeps working.
 
 use std::path::Path;
-use std::time::Duration;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use capstan_tests::on_both_back_ends;
-use capstan_tests::plane::{BackEnd, Plane, Up, free_port, kubectl_output, root};
+use capstan_tests::plane::{BackEnd, Plane, Up, binary, free_port, kubectl, kubectl_output, root};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -82,6 +83,45 @@ fn a_file_given_to_up_that_is_wrong_ends_it_and_names_line_and_field() -> Result
     let said = plane.output();
     ensure!(code == 1 && said.contains("twice.yaml") && said.contains("name"), "exit code {code}: {said}");
     ensure!(!said.contains("panicked"), "{said}");
+    Ok(())
+}
+
+#[test]
+fn that_nobody_reads_on_ends_nothing() -> Result<()> {
+    let file = root().join("target/providers/aws.wasm");
+    let mut child = Command::new(binary())
+        .args(["provider", "inspect"])
+        .arg(&file)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    drop(child.stdout.take());
+    let output = child.wait_with_output()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success() && said.is_empty(), "{}: {said}", output.status);
+
+    // A plane whose terminal is gone goes on.
+    let dir = tempfile::tempdir()?;
+    let (state, port) = (dir.path().join("state"), free_port());
+    let mut child = Command::new(binary())
+        .args(["up", "--port", &port.to_string(), "--state-dir"])
+        .arg(&state)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()?;
+    drop(child.stdout.take());
+    let deadline = Instant::now() + 2 * MINUTE;
+    let available = || {
+        let wait = ["wait", "--for=condition=Available", "cluster/quickstart", "--timeout=1s"];
+        kubectl(&state.join("kubeconfig"), &wait).is_ok()
+    };
+    while !available() {
+        ensure!(child.try_wait()?.is_none(), "it has ended");
+        ensure!(Instant::now() < deadline, "the quickstart does not become available");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    child.kill()?;
+    child.wait()?;
     Ok(())
 }
 

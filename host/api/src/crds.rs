@@ -11,6 +11,7 @@ use crate::ipam::{
 };
 use crate::machine::{MachineSpec, MachineStatus};
 use crate::machine_deployment::{MachineDeploymentSpec, MachineDeploymentStatus};
+use crate::machine_pool::{MachinePoolSpec, MachinePoolStatus};
 use crate::machine_set::{MachineSetSpec, MachineSetStatus};
 use crate::structural::{schema_of, set};
 use crate::well_known::{CAPSTAN_GROUP, CLUSTER_GROUP, PROVIDER};
@@ -224,6 +225,17 @@ const MACHINE_DEPLOYMENT_KIND: Kind = Kind {
     ..MACHINE_KIND
 };
 
+/// Nobody makes machines of it, so none is taken; clients that list all kinds of Cluster API (`clusterctl describe`) find it.
+const MACHINE_POOL_KIND: Kind = Kind {
+    kind: "MachinePool",
+    plural: "machinepools",
+    short_names: &["mp"],
+    about: "MachinePool would be a set of machines that the infrastructure keeps; it is not supported yet.",
+    scale: true,
+    columns: &[CLUSTER, DESIRED, CURRENT, READY_COUNT, AVAILABLE_COUNT, UP_TO_DATE_COUNT, PAUSED, PHASE, AGE, VERSION],
+    ..MACHINE_KIND
+};
+
 const PROVIDER_MODULE_KIND: Kind = Kind {
     group: CAPSTAN_GROUP,
     version: "v1alpha1",
@@ -307,6 +319,7 @@ pub fn crds() -> Vec<Value> {
         crd::<InClusterIpPoolSpec, InClusterIpPoolStatus>(&POOL_KIND_OF_NAMESPACE),
         crd::<InClusterIpPoolSpec, InClusterIpPoolStatus>(&GLOBAL_POOL_KIND),
         crd::<EgressPolicySpec, EndpointStatus>(&EGRESS_POLICY_KIND),
+        crd::<MachinePoolSpec, MachinePoolStatus>(&MACHINE_POOL_KIND),
     ]
 }
 
@@ -396,6 +409,11 @@ fn constrain(kind: &str, spec: &mut Value) {
         "Machine" => {
             set(spec, &format!("/properties/clusterName{RULES}"), immutable);
             set(spec, &format!("/properties/bootstrap{RULES}"), bootstrap);
+        }
+        "MachinePool" => {
+            let rule =
+                json!([{"rule": "false", "message": "MachinePools are not supported yet: use a MachineDeployment"}]);
+            set(spec, RULES, rule);
         }
         "IPAddressClaim" | "IPAddress" => {
             set(spec, RULES, json!([{"rule": "self == oldSelf", "message": "the spec cannot be changed"}]));
@@ -529,7 +547,12 @@ mod tests {
         let names: Vec<&Value> = all.iter().map(|c| &c["spec"]["names"]["shortNames"][0]).collect();
         assert_eq!(
             names,
-            ["cl", "ma", "ms", "md", "pm"].map(Value::from).iter().chain([&Value::Null; 6]).collect::<Vec<_>>()
+            ["cl", "ma", "ms", "md", "pm"]
+                .map(Value::from)
+                .iter()
+                .chain([&Value::Null; 6])
+                .chain([&Value::from("mp")])
+                .collect::<Vec<_>>()
         );
         assert_eq!(all[2]["metadata"]["labels"]["cluster.x-k8s.io/v1beta2"], "v1beta2");
         assert_eq!(all[2]["spec"]["versions"][0]["subresources"]["scale"]["labelSelectorPath"], ".status.selector");

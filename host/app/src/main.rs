@@ -1,5 +1,13 @@
 //! The `capstan` binary: commands, configuration, wiring.
 
+/// Says a line on standard output. That nobody reads on (`| head`, a terminal that is gone) is no reason for anything to end.
+macro_rules! say {
+    ($($said:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stdout(), $($said)*);
+    }};
+}
+
 mod admission;
 mod args;
 mod components;
@@ -60,7 +68,7 @@ fn dispatch(args: Args, started: std::time::Instant) -> anyhow::Result<ExitCode>
             block_on(simulator::command(command))
         }
         Command::Version => {
-            println!("capstan {}", env!("CARGO_PKG_VERSION"));
+            say!("capstan {}", env!("CARGO_PKG_VERSION"));
             Ok(ExitCode::SUCCESS)
         }
         Command::Compile => Ok(ExitCode::FAILURE),

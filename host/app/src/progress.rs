@@ -41,7 +41,7 @@ impl Progress {
     pub fn say(&self, text: &str) {
         match &self.terminal {
             Some(terminal) => terminal.head.set_message(text.to_owned()),
-            None => println!("{} {text}", self.time()),
+            None => say!("{} {text}", self.time()),
         }
     }
 
@@ -51,7 +51,7 @@ impl Progress {
             Some(terminal) => {
                 let _ = terminal.all.println(text);
             }
-            None => println!("{} {text}", self.time()),
+            None => say!("{} {text}", self.time()),
         }
     }
 
@@ -67,7 +67,7 @@ impl Progress {
                 for line in lines {
                     let text = plain(line);
                     if self.told.get(&line.key) != Some(&text) {
-                        println!("[{:6.1}s] {text}", self.started.elapsed().as_secs_f64());
+                        say!("[{:6.1}s] {text}", self.started.elapsed().as_secs_f64());
                         self.told.insert(line.key.clone(), text);
                     }
                 }
@@ -82,7 +82,7 @@ impl Progress {
                 row.abandon();
             }
             terminal.head.finish_and_clear();
-            println!();
+            say!();
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::modules::one_line;
 pub fn package(input: &Path, output: &Path) -> Result<ExitCode> {
     capstan_runtime::package::package_file(input, output)
         .with_context(|| format!("cannot make a component of {}", input.display()))?;
-    println!("{}", output.display());
+    say!("{}", output.display());
     Ok(ExitCode::SUCCESS)
 }
 
@@ -25,7 +25,7 @@ pub fn package(input: &Path, output: &Path) -> Result<ExitCode> {
 /// When it is none that this host could run.
 pub fn inspect(file: &Path) -> Result<ExitCode> {
     let found = capstan_runtime::inspect(file).map_err(|error| anyhow::anyhow!(one_line(&error)))?;
-    println!("{}", serde_json::to_string_pretty(&found).context("encode what was found")?);
+    say!("{}", serde_json::to_string_pretty(&found).context("encode what was found")?);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -40,15 +40,15 @@ pub async fn replay(file: &Path, component: &Path) -> Result<ExitCode> {
     let engine = Engine::new(config)?;
     let module = Module::load_file(&engine, component).map_err(|error| anyhow::anyhow!(one_line(&error)))?;
     if module.digest() != recording.digest {
-        println!("The recording is of another component: {}, and this is {}.", recording.digest, module.digest());
+        say!("The recording is of another component: {}, and this is {}.", recording.digest, module.digest());
     }
     match module.replay(&recording).await.map_err(|why| anyhow::anyhow!(why))? {
         None => {
-            println!("The same: {} calls, {} requests.", recording.calls.len(), recording.requests());
+            say!("The same: {} calls, {} requests.", recording.calls.len(), recording.requests());
             Ok(ExitCode::SUCCESS)
         }
         Some(difference) => {
-            println!("Not the same: {difference}");
+            say!("Not the same: {difference}");
             Ok(ExitCode::FAILURE)
         }
     }

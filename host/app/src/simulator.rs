@@ -24,7 +24,7 @@ pub async fn command(command: SimulatorCommand) -> Result<ExitCode> {
         SimulatorCommand::Fault { cloud, machine, fault } => {
             let path = format!("/v1/machines/{}/faults", encode(&machine));
             ask(&address(&cloud)?, Method::POST, &path, Some(json!({"fault": fault}))).await?;
-            println!("{machine}: {fault}");
+            say!("{machine}: {fault}");
         }
         SimulatorCommand::Faults { cloud, boot_delay, api_status, api_delay, api_count } => {
             let address = address(&cloud)?;
@@ -45,10 +45,10 @@ pub async fn command(command: SimulatorCommand) -> Result<ExitCode> {
             }
             if faults.is_empty() {
                 ask(&address, Method::DELETE, "/v1/faults", None).await?;
-                println!("the cloud is well");
+                say!("the cloud is well");
             } else {
                 ask(&address, Method::PUT, "/v1/faults", Some(faults.into())).await?;
-                println!("the cloud is faulty");
+                say!("the cloud is faulty");
             }
         }
     }
@@ -99,7 +99,7 @@ async fn list(address: &str, output: Output) -> Result<()> {
     let balancers = ask(address, Method::GET, "/v1/load-balancers", None).await?;
     if output == Output::Json {
         let both = json!({"machines": machines.get("items"), "loadBalancers": balancers.get("items")});
-        println!("{}", serde_json::to_string_pretty(&both).context("encode the list")?);
+        say!("{}", serde_json::to_string_pretty(&both).context("encode the list")?);
         return Ok(());
     }
     let rows = |list: &Value, columns: &[&str]| -> Vec<Vec<String>> {
@@ -112,7 +112,7 @@ async fn list(address: &str, output: Output) -> Result<()> {
     };
     let machine_columns = ["name", "state", "providerID", "addresses", "bootError"];
     table("MACHINE|STATE|PROVIDER ID|ADDRESSES|BOOT ERROR", rows(&machines, &machine_columns));
-    println!();
+    say!();
     table("LOAD BALANCER|STATE|ADDRESS|PORT", rows(&balancers, &["name", "state", "address", "port"]));
     Ok(())
 }
@@ -137,7 +137,7 @@ fn table(head: &str, rows: Vec<Vec<String>>) {
         .collect();
     for row in &all {
         let line: Vec<String> = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}")).collect();
-        println!("{}", line.join("   ").trim_end());
+        say!("{}", line.join("   ").trim_end());
     }
 }
 

@@ -77,11 +77,11 @@ pub async fn up(options: args::Up, log: Log, started: Instant) -> Result<ExitCod
         Ok(Reached::Stuck(_)) | Err(_) => ExitCode::FAILURE,
     };
     match &outcome {
-        Ok(Reached::Ready) => println!("Ready in {:.1} s.", started.elapsed().as_secs_f64()),
+        Ok(Reached::Ready) => say!("Ready in {:.1} s.", started.elapsed().as_secs_f64()),
         Ok(Reached::Stuck(applied)) => {
-            println!("Not ready after {} s:", options.wait.as_secs());
+            say!("Not ready after {} s:", options.wait.as_secs());
             for text in plane.stuck(applied) {
-                println!("  {text}");
+                say!("  {text}");
             }
         }
         Ok(Reached::Stopped) | Err(_) => {}
@@ -95,7 +95,7 @@ pub async fn up(options: args::Up, log: Log, started: Instant) -> Result<ExitCod
             next_steps(&state.join("kubeconfig"), false);
             tokio::select! {
                 () = plane.ready(applied) => {
-                    println!("Ready in {:.1} s.", started.elapsed().as_secs_f64());
+                    say!("Ready in {:.1} s.", started.elapsed().as_secs_f64());
                     stop.next().await;
                 }
                 () = stop.next() => {}
@@ -104,7 +104,7 @@ pub async fn up(options: args::Up, log: Log, started: Instant) -> Result<ExitCod
         _ => {}
     }
     if !options.exit {
-        println!("Stopping.");
+        say!("Stopping.");
     }
     tokio::select! {
         () = plane.stop() => {}
@@ -125,13 +125,13 @@ enum Reached {
 
 fn next_steps(kubeconfig: &Path, ready: bool) {
     if ready {
-        println!("\nType next, in another terminal:\n");
+        say!("\nType next, in another terminal:\n");
     } else {
-        println!("\nIt goes on trying. Look at it from another terminal:\n");
+        say!("\nIt goes on trying. Look at it from another terminal:\n");
     }
-    println!("    export KUBECONFIG={}", kubeconfig.display());
-    println!("    kubectl get cluster,machines\n");
-    println!("Serving until Ctrl-C.");
+    say!("    export KUBECONFIG={}", kubeconfig.display());
+    say!("    kubectl get cluster,machines\n");
+    say!("Serving until Ctrl-C.");
 }
 
 /// SIGINT and SIGTERM.
@@ -508,7 +508,7 @@ pub async fn serve_simulator(listen: SocketAddr, state_dir: Option<PathBuf>) -> 
     let mut stop = Signals::new()?;
     let simulator =
         Simulator::start(SimulatorOptions { listen, state: state_dir, ..SimulatorOptions::default() }).await?;
-    println!("The simulated cloud is at http://{}. Serving until Ctrl-C.", simulator.address());
+    say!("The simulated cloud is at http://{}. Serving until Ctrl-C.", simulator.address());
     stop.next().await;
     simulator.shutdown().await;
     Ok(())

@@ -5,6 +5,7 @@ use anyhow::{Context, Result, ensure};
 use capstan_tests::ec2::NETWORKS;
 use capstan_tests::lab;
 use capstan_tests::moto::{ACCOUNT, Key};
+use capstan_tests::on_both_back_ends;
 use capstan_tests::plane::BackEnd;
 use capstan_tests::site::{MINUTE, list};
 use serde_json::{Value, json};
@@ -14,9 +15,10 @@ use crate::site::{Site, aws, start};
 
 const NAMESPACE: &str = "lab";
 
-#[test]
-fn the_condition_says_what_is_wrong() -> Result<()> {
-    if !lab::enter("bad_input::the_condition_says_what_is_wrong", &NETWORKS)? {
+on_both_back_ends!(the_condition_says_what_is_wrong);
+
+fn the_condition_says_what_is_wrong(back_end: BackEnd) -> Result<()> {
+    if !lab::enter(back_end, "bad_input::the_condition_says_what_is_wrong", &NETWORKS)? {
         return Ok(());
     }
     let (moto, hypervisor) = aws()?;
@@ -31,7 +33,7 @@ fn the_condition_says_what_is_wrong() -> Result<()> {
     objects.extend(["ec2", "elb"].map(|service| endpoint(NAMESPACE, service, Some(&moto.url), "aws")));
     objects.extend(cluster(NAMESPACE, "c", &json!({"spec": {"network": {"subnets": subnets}}})));
     objects.extend(machine(NAMESPACE, "m", &json!({})));
-    let mut site = start(BackEnd::Embedded, moto, hypervisor, &list(&objects))?;
+    let mut site = start(back_end, moto, hypervisor, &list(&objects))?;
     site.plane.wait_applied(MINUTE)?;
 
     // A key that is wrong; then one that may do nothing.

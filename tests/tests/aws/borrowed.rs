@@ -4,6 +4,7 @@ use anyhow::{Context, Result, ensure};
 use capstan_tests::ec2::NETWORKS;
 use capstan_tests::lab;
 use capstan_tests::moto::{ACCOUNT, Moto};
+use capstan_tests::on_both_back_ends;
 use capstan_tests::plane::{BackEnd, root};
 use capstan_tests::site::{MINUTE, name};
 use serde_json::{Value, json};
@@ -112,9 +113,10 @@ fn fewer_rights() -> Result<String> {
     Ok(policy.to_string())
 }
 
-#[test]
-fn a_network_that_is_there_is_used_and_left_as_it_was() -> Result<()> {
-    if !lab::enter("borrowed::a_network_that_is_there_is_used_and_left_as_it_was", &NETWORKS)? {
+on_both_back_ends!(a_network_that_is_there_is_used_and_left_as_it_was);
+
+fn a_network_that_is_there_is_used_and_left_as_it_was(back_end: BackEnd) -> Result<()> {
+    if !lab::enter(back_end, "borrowed::a_network_that_is_there_is_used_and_left_as_it_was", &NETWORKS)? {
         return Ok(());
     }
     let (moto, hypervisor) = aws()?;
@@ -134,11 +136,11 @@ fn a_network_that_is_there_is_used_and_left_as_it_was() -> Result<()> {
     let network = json!({"vpc": {"id": given.vpc}, "subnets": subnets, "securityGroupOverrides": groups});
     let balancer = json!({"loadBalancerType": "nlb", "name": BALANCER});
     let managed = "  network:\n    vpc:\n      availabilityZoneUsageLimit: 2\n  controlPlaneLoadBalancer:\n    loadBalancerType: nlb\n";
-    let example = example(BackEnd::Embedded, &moto, &moto.users.key("provider"))?;
+    let example = example(back_end, &moto, &moto.users.key("provider"))?;
     ensure!(example.contains(managed), "the AWSCluster of the example has changed");
     let borrowed = format!("  network: {network}\n  controlPlaneLoadBalancer: {balancer}\n");
     let manifests = example.replace(managed, &borrowed).replace("replicas: 3", "replicas: 1");
-    let mut site = start(BackEnd::Embedded, moto, hypervisor, &manifests)?;
+    let mut site = start(back_end, moto, hypervisor, &manifests)?;
     site.wait_ready(2 * MINUTE)?;
     site.available(2)?;
 

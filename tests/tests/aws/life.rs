@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, Result, ensure};
+use capstan_tests::ec2::NETWORKS;
+use capstan_tests::lab;
 use capstan_tests::moto::{ACCOUNT, Moto};
 use capstan_tests::on_both_back_ends;
 use capstan_tests::plane::{BackEnd, kubectl};
@@ -11,7 +13,7 @@ use capstan_tests::witness::Witness;
 use capstan_tests::workers::{Workers, is_available};
 use serde_json::{Value, json};
 
-use crate::site::{Site, aws, enter, example, start};
+use crate::site::{Site, aws, example, start};
 
 const CLUSTER: &str = "aws-quickstart";
 const CONTROL_PLANE: &str = "aws-quickstart-control-plane";
@@ -124,7 +126,7 @@ fn exactly_that(site: &Site) -> Result<()> {
 on_both_back_ends!(from_nothing_to_nothing);
 
 fn from_nothing_to_nothing(back_end: BackEnd) -> Result<()> {
-    if !enter(back_end, "life::from_nothing_to_nothing")? {
+    if !lab::enter(back_end, "life::from_nothing_to_nothing", &NETWORKS)? {
         return Ok(());
     }
     let (moto, hypervisor) = aws()?;

@@ -3,10 +3,9 @@
 use std::sync::Arc;
 
 use anyhow::{Result, ensure};
-use capstan_tests::ec2::{Ec2, NETWORKS};
+use capstan_tests::ec2::Ec2;
 use capstan_tests::http::Client;
 use capstan_tests::hypervisor::Hypervisor;
-use capstan_tests::lab;
 use capstan_tests::machines::Machines;
 use capstan_tests::moto::{Key, Moto};
 use capstan_tests::plane::{BackEnd, root};
@@ -15,15 +14,6 @@ use serde_json::{Map, Value, json};
 
 /// All that is there.
 pub type Site = site::Site<Moto>;
-
-/// [`lab::enter`] for the test of this back end that `on_both_back_ends` makes of the function `name`.
-pub fn enter(back_end: BackEnd, name: &str) -> Result<bool> {
-    let test = match back_end {
-        BackEnd::Embedded => "embedded",
-        BackEnd::Real => "real",
-    };
-    lab::enter(&format!("{name}::{test}"), &NETWORKS)
-}
 
 /// An AWS and its hypervisor, before there is a management plane.
 pub fn aws() -> Result<(Arc<Moto>, Hypervisor)> {

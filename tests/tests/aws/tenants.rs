@@ -9,6 +9,7 @@ use anyhow::{Context, Result, ensure};
 use capstan_tests::ec2::NETWORKS;
 use capstan_tests::lab;
 use capstan_tests::moto::{ACCOUNT, Asked, Moto, Users};
+use capstan_tests::on_both_back_ends;
 use capstan_tests::plane::{BackEnd, root};
 use capstan_tests::site::{MINUTE, laps, list, merge, told};
 use serde_json::{Value, json};
@@ -174,13 +175,14 @@ fn ids_of_tenants(site: &Site, things: &[Value]) -> Result<BTreeMap<&'static str
     Ok(found)
 }
 
-#[test]
-fn tenants_cannot_touch_each_other() -> Result<()> {
-    if !lab::enter("tenants::tenants_cannot_touch_each_other", &NETWORKS)? {
+on_both_back_ends!(tenants_cannot_touch_each_other);
+
+fn tenants_cannot_touch_each_other(back_end: BackEnd) -> Result<()> {
+    if !lab::enter(back_end, "tenants::tenants_cannot_touch_each_other", &NETWORKS)? {
         return Ok(());
     }
     let (moto, hypervisor) = aws()?;
-    let mut objects = vec![origins(BackEnd::Embedded, &moto)?];
+    let mut objects = vec![origins(back_end, &moto)?];
     objects.extend(objects::namespace(SYSTEM));
     let (of_operator, users) = operators(&moto)?;
     objects.extend(of_operator);
@@ -191,7 +193,7 @@ fn tenants_cannot_touch_each_other() -> Result<()> {
         let kept = json!({"spec": {"cloudInit": {"secureSecretsBackend": "secrets-manager"}}});
         objects.extend(tenant.machine("m", &kept));
     }
-    let mut site = start(BackEnd::Embedded, moto, hypervisor, &list(&objects))?;
+    let mut site = start(back_end, moto, hypervisor, &list(&objects))?;
     let mut lap = laps();
     site.plane.wait_applied(MINUTE)?;
     for tenant in TENANTS {

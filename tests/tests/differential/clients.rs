@@ -3,29 +3,16 @@
 
 use crate::kubectl::Kubectl;
 use crate::session::{Session, compare};
-use capstan_tests::plane::{root, skip};
+use capstan_tests::clients;
 use serde_json::json;
-use std::path::PathBuf;
-use std::process::{Command, Stdio};
-
-/// The program. None, and a loud line, when it is not built: `tests/setup.sh` builds it.
-fn program() -> Option<PathBuf> {
-    let output = Command::new(root().join("tests/clients/build.sh")).arg("--find").stderr(Stdio::inherit()).output();
-    let found = output.ok().filter(|output| output.status.success());
-    let path = found.and_then(|output| String::from_utf8(output.stdout).ok()).map(|path| PathBuf::from(path.trim()));
-    if path.is_none() {
-        skip("client-go and controller-runtime on both servers: run tests/setup.sh, which builds a program of theirs")
-            .expect("the list of what was left out");
-    }
-    path
-}
+use std::process::Stdio;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn client_go_and_controller_runtime() {
-    let Some(program) = program() else { return };
+    let Some(programs) = clients::programs().expect("the list of what was left out") else { return };
     compare(async |s: &mut Session| {
         let k = Kubectl::start(s, "clients").await;
-        let output = tokio::process::Command::new(&program)
+        let output = tokio::process::Command::new(programs.join("clients"))
             .arg("clients")
             .env_clear()
             .env("KUBECONFIG", k.kubeconfig())

@@ -3,7 +3,8 @@
 use std::net::TcpListener;
 
 use anyhow::{Result, ensure};
-use capstan_tests::plane::free_port;
+use capstan_tests::on_both_back_ends;
+use capstan_tests::plane::{BackEnd, free_port};
 use capstan_tests::registry::Registry;
 use capstan_tests::site::list;
 use serde_json::json;
@@ -13,16 +14,17 @@ use crate::stand::{MINUTE, Stand, cluster, containers, load_balancer, machine};
 /// Bootstrap data that does nothing.
 const NOTHING: &str = "#cloud-config\nruncmd: ['true']\n";
 
-fn stand() -> Result<Option<Stand>> {
+fn stand(back_end: BackEnd) -> Result<Option<Stand>> {
     let objects = cluster("c", &json!({"loadBalancer": load_balancer()}));
-    let Some(stand) = Stand::start(&list(&objects), |_| Ok(()))? else { return Ok(None) };
+    let Some(stand) = Stand::start(back_end, &list(&objects), |_| Ok(()))? else { return Ok(None) };
     stand.says("dockercluster", "c", "Ready", &["True"])?;
     Ok(Some(stand))
 }
 
-#[test]
-fn an_image_that_comes_slowly_or_not_at_all() -> Result<()> {
-    let Some(stand) = stand()? else { return Ok(()) };
+on_both_back_ends!(an_image_that_comes_slowly_or_not_at_all);
+
+fn an_image_that_comes_slowly_or_not_at_all(back_end: BackEnd) -> Result<()> {
+    let Some(stand) = stand(back_end)? else { return Ok(()) };
     let registry = Registry::with(&stand.engine, "capstan/node:dev")?;
     let slow = json!({"customImage": registry.image, "privileged": false});
     stand.apply(&machine("c", "slow", "cloud-config", NOTHING, &slow))?;
@@ -49,9 +51,10 @@ fn an_image_that_comes_slowly_or_not_at_all() -> Result<()> {
     stand.is_empty()
 }
 
-#[test]
-fn a_port_that_is_taken_and_a_network_and_a_directory_that_are_not_there() -> Result<()> {
-    let Some(stand) = stand()? else { return Ok(()) };
+on_both_back_ends!(a_port_that_is_taken_and_a_network_and_a_directory_that_are_not_there);
+
+fn a_port_that_is_taken_and_a_network_and_a_directory_that_are_not_there(back_end: BackEnd) -> Result<()> {
+    let Some(stand) = stand(back_end)? else { return Ok(()) };
     let port = free_port();
     let other = TcpListener::bind(("0.0.0.0", port))?;
     let spec = json!({"controlPlaneEndpoint": {"host": "127.0.0.1", "port": port}, "loadBalancer": load_balancer()});

@@ -4,7 +4,8 @@ use anyhow::{Context, Result, ensure};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use capstan_tests::docker::Engine;
-use capstan_tests::plane::{kubectl, root};
+use capstan_tests::on_both_back_ends;
+use capstan_tests::plane::{BackEnd, kubectl, root};
 use capstan_tests::site::list;
 use serde_json::json;
 
@@ -39,10 +40,11 @@ fn ignition(content: &[u8]) -> String {
     json!({"ignition": {"version": "3.4.0"}, "storage": {"files": [file]}}).to_string()
 }
 
+on_both_back_ends!(a12_capa_1639_first_boot_data_is_carried_out_as_it_is);
+
 /// First-boot data of both formats and of any size and content comes into a machine as it is. (What EC2 makes of the same: the test
 /// of this name in `providers/aws`.)
-#[test]
-fn a12_capa_1639_first_boot_data_is_carried_out_as_it_is() -> Result<()> {
+fn a12_capa_1639_first_boot_data_is_carried_out_as_it_is(back_end: BackEnd) -> Result<()> {
     let text: Vec<u8> = b"all work and no play ".iter().copied().cycle().take(30 << 10).collect();
     let cases = [
         ("compressible", "cloud-config", cloud_config(&text), text),
@@ -58,7 +60,7 @@ fn a12_capa_1639_first_boot_data_is_carried_out_as_it_is() -> Result<()> {
     for (name, format, data, _) in &cases {
         objects.extend(machine("a12", name, format, data, &spec));
     }
-    let Some(stand) = Stand::start(&list(&objects), |_| Ok(()))? else { return Ok(()) };
+    let Some(stand) = Stand::start(back_end, &list(&objects), |_| Ok(()))? else { return Ok(()) };
     for (name, _, _, content) in &cases {
         stand.says("dockermachine", name, "BootstrapCompleted", &["True"])?;
         let found = stand.engine.docker(&["exec", &format!("a12-{name}"), "base64", "/srv/given"])?;
@@ -72,15 +74,16 @@ const CLUSTER: &str = "docker-quickstart";
 /// What its load balancer would be called.
 const STALE: &str = "docker-quickstart-lb";
 
+on_both_back_ends!(a13_cluster_api_4396_a_load_balancer_counts_by_whether_it_runs);
+
 /// A load balancer counts by whether it runs and not by its name: stopped, removed, there before the cluster, and after the engine's
 /// restart.
-#[test]
-fn a13_cluster_api_4396_a_load_balancer_counts_by_whether_it_runs() -> Result<()> {
+fn a13_cluster_api_4396_a_load_balancer_counts_by_whether_it_runs(back_end: BackEnd) -> Result<()> {
     let one_node = std::fs::read_to_string(root().join("examples/docker.yaml"))?.replace("replicas: 3", "replicas: 0");
     let stale = |engine: &Engine| {
         engine.docker(&["create", "--name", STALE, "--network", "none", "capstan/haproxy:dev"]).map(drop)
     };
-    let Some(mut stand) = Stand::start(&one_node, stale)? else { return Ok(()) };
+    let Some(mut stand) = Stand::start(back_end, &one_node, stale)? else { return Ok(()) };
     stand.plane.wait_ready(2 * MINUTE)?;
     let endpoint = stand.plane.get(&["cluster", CLUSTER])?["spec"]["controlPlaneEndpoint"].clone();
     let balancer = balancers(&stand.engine)?.pop().context("no load balancer")?;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use capstan_tests::docker::{Engine, Net};
-use capstan_tests::plane::{Plane, Up, free_port};
+use capstan_tests::plane::{BackEnd, Plane, Up, free_port};
 use capstan_tests::site::{list, told};
 use serde_json::{Value, json};
 
@@ -28,6 +28,7 @@ pub fn balancers(engine: &Engine) -> Result<Vec<String>> {
 pub struct Stand {
     pub engine: Engine,
     pub plane: Plane,
+    back_end: BackEnd,
     port: u16,
     dir: tempfile::TempDir,
 }
@@ -35,25 +36,29 @@ pub struct Stand {
 impl Stand {
     /// With all this applied; `before` is what is done to the engine first. `None` (and a loud word) where `dockerd` is not
     /// installed.
-    pub fn start(manifests: &str, before: impl FnOnce(&Engine) -> Result<()>) -> Result<Option<Self>> {
+    pub fn start(
+        back_end: BackEnd,
+        manifests: &str,
+        before: impl FnOnce(&Engine) -> Result<()>,
+    ) -> Result<Option<Self>> {
         let Some(engine) = Engine::own(Net::Shared)? else { return Ok(None) };
         engine.build_images()?;
         before(&engine)?;
         let dir = tempfile::tempdir()?;
         let port = free_port();
         std::fs::write(dir.path().join("manifests.yaml"), manifests)?;
-        let plane = Self::plane(dir.path(), port, &engine)?;
-        let mut stand = Self { engine, plane, port, dir };
+        let plane = Self::plane(back_end, dir.path(), port, &engine)?;
+        let mut stand = Self { engine, plane, back_end, port, dir };
         stand.plane.wait_applied(MINUTE)?;
         Ok(Some(stand))
     }
 
-    fn plane(dir: &std::path::Path, port: u16, engine: &Engine) -> Result<Plane> {
+    fn plane(back_end: BackEnd, dir: &std::path::Path, port: u16, engine: &Engine) -> Result<Plane> {
         let up = Up {
             files: vec![dir.join("manifests.yaml")],
             env: vec![("DOCKER_HOST".into(), format!("unix://{}", engine.socket.display()))],
             wait: "600s",
-            ..Up::default()
+            ..Up::on(back_end)
         };
         Plane::start(&dir.join("state"), port, &up)
     }
@@ -62,7 +67,7 @@ impl Stand {
     pub fn meanwhile(&mut self, what: impl FnOnce(&Engine) -> Result<()>) -> Result<()> {
         self.plane.kill();
         what(&self.engine)?;
-        self.plane = Self::plane(self.dir.path(), self.port, &self.engine)?;
+        self.plane = Self::plane(self.back_end, self.dir.path(), self.port, &self.engine)?;
         self.plane.wait_applied(MINUTE)
     }
 

@@ -1,6 +1,8 @@
 //! Both versions of each kind, as kubectl writes and reads them.
 
 use anyhow::{Result, ensure};
+use capstan_tests::on_both_back_ends;
+use capstan_tests::plane::BackEnd;
 use capstan_tests::site::list;
 use serde_json::{Value, json};
 
@@ -15,8 +17,9 @@ fn template(spec: &Value) -> Value {
     json!({"template": {"metadata": {"labels": {"a": "b"}}, "spec": spec}})
 }
 
-#[test]
-fn what_is_written_in_one_version_is_read_in_both() -> Result<()> {
+on_both_back_ends!(what_is_written_in_one_version_is_read_in_both);
+
+fn what_is_written_in_one_version_is_read_in_both(back_end: BackEnd) -> Result<()> {
     let of_cluster = |domains: Value| {
         json!({"controlPlaneEndpoint": {"host": "10.0.0.2", "port": 6443}, "failureDomains": domains,
             "loadBalancer": {"imageRepository": "r", "imageTag": "t"}, "network": "kind"})
@@ -43,7 +46,7 @@ fn what_is_written_in_one_version_is_read_in_both() -> Result<()> {
         objects.push(object(kind, "from-old", "v1beta1", old.clone()));
         objects.push(object(kind, "from-new", "v1beta2", new.clone()));
     }
-    let Some(stand) = Stand::start(&list(&objects), |_| Ok(()))? else { return Ok(()) };
+    let Some(stand) = Stand::start(back_end, &list(&objects), |_| Ok(()))? else { return Ok(()) };
     for (kind, old, new) in &cases {
         for name in ["from-old", "from-new"] {
             for (version, spec) in [("v1beta1", old), ("v1beta2", new)] {

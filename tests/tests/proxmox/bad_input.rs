@@ -3,6 +3,7 @@
 use anyhow::Result;
 use capstan_tests::fakepve::documented_rights;
 use capstan_tests::lab;
+use capstan_tests::on_both_back_ends;
 use capstan_tests::plane::BackEnd;
 use capstan_tests::site::{MINUTE, list, merge};
 use serde_json::{Value, json};
@@ -14,9 +15,10 @@ const TOKEN: &str = "capstan@pve!cluster";
 const SECRET: &str = "3c7e9f02-8a41-4d6b-b5d0-91f2a6c84e17";
 const NAMESPACE: &str = "lab";
 
-#[test]
-fn the_condition_says_what_is_wrong() -> Result<()> {
-    if !lab::enter("bad_input::the_condition_says_what_is_wrong", &[NETWORK])? {
+on_both_back_ends!(the_condition_says_what_is_wrong);
+
+fn the_condition_says_what_is_wrong(back_end: BackEnd) -> Result<()> {
+    if !lab::enter(back_end, "bad_input::the_condition_says_what_is_wrong", &[NETWORK])? {
         return Ok(());
     }
     let (pve, hypervisor) = proxmox()?;
@@ -25,7 +27,7 @@ fn the_condition_says_what_is_wrong() -> Result<()> {
     pve.grant("capstan@pve", "/", &rights.iter().map(String::as_str).collect::<Vec<_>>())?;
     let mut objects = cluster(&pve, NAMESPACE, 11, TOKEN, "00000000-0000-0000-0000-00000000feed");
     objects.extend(machine(NAMESPACE, 11, "m", &json!({})));
-    let mut site = start(BackEnd::Embedded, pve, hypervisor, &list(&objects))?;
+    let mut site = start(back_end, pve, hypervisor, &list(&objects))?;
     site.plane.wait_applied(MINUTE)?;
 
     // An address that no policy lists; then a token that is wrong.

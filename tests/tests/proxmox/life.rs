@@ -76,11 +76,7 @@ fn first_boot_data_is_gone(site: &Site) -> Result<()> {
 on_both_back_ends!(from_nothing_to_nothing);
 
 fn from_nothing_to_nothing(back_end: BackEnd) -> Result<()> {
-    let test = match back_end {
-        BackEnd::Embedded => "life::from_nothing_to_nothing::embedded",
-        BackEnd::Real => "life::from_nothing_to_nothing::real",
-    };
-    if !lab::enter(test, &[NETWORK])? {
+    if !lab::enter(back_end, "life::from_nothing_to_nothing", &[NETWORK])? {
         return Ok(());
     }
     let (pve, mut hypervisor) = proxmox()?;

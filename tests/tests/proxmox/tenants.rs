@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result, ensure};
 use capstan_tests::fakepve::FakePve;
 use capstan_tests::lab;
+use capstan_tests::on_both_back_ends;
 use capstan_tests::plane::BackEnd;
 use capstan_tests::site::{MINUTE, condition, list, merge, told};
 use serde_json::{Value, json};
@@ -95,9 +96,10 @@ fn machines_of_tenants(site: &Site) -> Result<BTreeMap<&'static str, Value>> {
         .collect()
 }
 
-#[test]
-fn two_tenants_cannot_touch_each_other() -> Result<()> {
-    if !lab::enter("tenants::two_tenants_cannot_touch_each_other", &[NETWORK])? {
+on_both_back_ends!(two_tenants_cannot_touch_each_other);
+
+fn two_tenants_cannot_touch_each_other(back_end: BackEnd) -> Result<()> {
+    if !lab::enter(back_end, "tenants::two_tenants_cannot_touch_each_other", &[NETWORK])? {
         return Ok(());
     }
     let (pve, hypervisor) = proxmox()?;
@@ -109,7 +111,7 @@ fn two_tenants_cannot_touch_each_other() -> Result<()> {
         objects.extend(tenant.cluster(&pve));
         objects.extend(tenant.machine("m", &json!({})));
     }
-    let mut site = start(BackEnd::Embedded, pve, hypervisor, &list(&objects))?;
+    let mut site = start(back_end, pve, hypervisor, &list(&objects))?;
     site.plane.wait_applied(MINUTE)?;
     site.until(MINUTE, "a machine of each tenant", || {
         let machines = site.plane.items(&["proxmoxmachines", "-A"])?;
