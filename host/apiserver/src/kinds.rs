@@ -1,5 +1,6 @@
 //! What is particular about single built-in kinds: what the server fills in, keeps, refuses or does when they change.
 
+use crate::admission;
 use crate::catalog::{Resource, crd};
 use crate::rest::{Call, now};
 use crate::schema::{self, FieldError, FieldErrorKind};
@@ -120,7 +121,7 @@ fn first_status(resource: &Resource) -> Option<Value> {
         ("", "persistentvolumes" | "persistentvolumeclaims") => json!({"phase": "Pending"}),
         ("", "services") => json!({"loadBalancer": {}}),
         ("storage.k8s.io", "volumeattachments") => json!({"attached": false}),
-        ("apps", "deployments") | ("batch", "jobs") => json!({}),
+        ("apps", "deployments") | ("batch", "jobs") | (admission::GROUP, "validatingadmissionpolicies") => json!({}),
         ("apps", "replicasets") => json!({"replicas": 0}),
         ("apps", "statefulsets") => json!({"replicas": 0, "availableReplicas": 0}),
         ("apps", "daemonsets") => {
@@ -220,10 +221,28 @@ pub(crate) fn before_update(call: &Call<'_>, old: &Value, new: &mut Value, subre
     }
 }
 
+/// Whether it is a policy, a binding of one or a configuration of webhooks.
+pub(crate) fn has_a_say(resource: &Resource) -> bool {
+    !resource.custom && resource.group == admission::GROUP
+}
+
+/// What is wrong with such an object; when nothing is, whether who makes it may read what it refers to.
+fn check_say(call: &Call<'_>, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
+    let plural = &call.resource.plural;
+    let errors = admission::check(plural, object, old);
+    if !errors.is_empty() {
+        return errors;
+    }
+    call.server.confirm_params(&call.user, plural, object, old).into_iter().collect()
+}
+
 /// What is wrong with a new object that no schema says.
 pub(crate) fn check_create(call: &Call<'_>, object: &Value) -> Vec<FieldError> {
     if is(&call.resource, "apiextensions.k8s.io", "customresourcedefinitions") {
         return schema::validate_crd(object);
+    }
+    if has_a_say(&call.resource) {
+        return check_say(call, object, None);
     }
     check_content(&call.resource, object)
 }
@@ -416,6 +435,12 @@ pub(crate) fn check_update(call: &Call<'_>, old: &Value, new: &Value) -> Vec<Fie
     }
     if is(resource, "apiextensions.k8s.io", "customresourcedefinitions") && old.get("spec") != new.get("spec") {
         return schema::validate_crd_update(new, old);
+    }
+    if has_a_say(resource) {
+        return match call.path.subresource.as_str() {
+            "status" => admission::check_status(new),
+            _ => check_say(call, new, Some(old)),
+        };
     }
     Vec::new()
 }

@@ -5,6 +5,7 @@
 //! in process through [`ApiServer::service`]. What it promises is what those clients rely on: discovery, all patch types,
 //! server-side apply, watches that miss nothing, conflicts, finalizers, garbage collection, Kubernetes' own error objects.
 
+mod admission;
 mod auth;
 mod background;
 mod catalog;

@@ -96,6 +96,8 @@ pub struct AdmissionRequest {
     pub user: User,
     /// Nothing will be stored.
     pub dry_run: bool,
+    /// The options of the request (`CreateOptions` and the like); null when nothing is known of them.
+    pub options: Value,
 }
 
 /// What is done to an object.

@@ -1,5 +1,6 @@
 //! The server: its parts, and the way a request takes through them.
 
+use crate::admission::{Known, Policies};
 use crate::auth::impersonation::Target;
 use crate::auth::tokens::Signer;
 use crate::auth::{Authenticator, rbac};
@@ -12,6 +13,7 @@ use crate::response::{self, ResponseBody};
 use crate::rest::{self, Connecting, Connection, Incoming, Upgrade, Verb};
 use crate::status::{NO_OBJECT, Status};
 use crate::store::{Change, Draft, Key, Object, Refusal, Store};
+use crate::webhooks::Configuration;
 use crate::{discovery, kinds, openapi};
 use bytes::Bytes;
 use futures::FutureExt;
@@ -49,6 +51,9 @@ pub(crate) struct Inner {
     pub authenticator: Authenticator,
     pub signer: Signer,
     pub background: Background,
+    pub policies: Policies,
+    /// The webhooks in the store: mutating ones, validating ones.
+    pub hooks: [Known<Configuration>; 2],
     catalog: RwLock<Arc<Catalog>>,
     /// Held while a definition is read and the catalog made from it, so that the last one stored wins.
     definitions: Mutex<()>,
@@ -98,6 +103,8 @@ impl ApiServer {
                 authenticator,
                 signer: Signer::new(options.token_secret.as_deref()),
                 background: Background::default(),
+                policies: Policies::default(),
+                hooks: Default::default(),
                 catalog: RwLock::new(catalog::builtins(options.builtins)),
                 definitions: Mutex::default(),
                 options,

@@ -2,7 +2,7 @@
 
 use crate::definitions::{definition, object_schema};
 use crate::objects::{map, maps};
-use crate::session::{Own, Session, compare};
+use crate::session::{Answer, Own, Session, compare};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use capstan_tests::authority::Authority;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpListener;
 
-const REGISTRATION: &str = "/apis/admissionregistration.k8s.io/v1";
+pub const REGISTRATION: &str = "/apis/admissionregistration.k8s.io/v1";
 
 /// A webhook that answers reviews with what `answer` makes of their requests.
 struct Hook {
@@ -117,6 +117,16 @@ fn judge(path: &str, request: &Value) -> Value {
             let patch = json!([{"op": "add", "path": "/data", "value": {"told": told.to_string()}}]);
             json!({"allowed": true, "patchType": "JSONPatch", "patch": STANDARD.encode(patch.to_string())})
         }
+        // Each counts on from what the other left; what is counted twice was asked twice.
+        "/count" | "/count-again" => {
+            let labels = request["object"]["metadata"]["labels"].as_object().cloned().unwrap_or_default();
+            let count = |name: &str| labels.get(name).and_then(Value::as_str).unwrap_or_default().len();
+            let own = path.trim_start_matches('/');
+            let mut labels = labels.clone();
+            labels.insert(own.to_owned(), "i".repeat(count(own) + 1).into());
+            let patch = json!([{"op": "add", "path": "/metadata/labels", "value": labels}]);
+            json!({"allowed": true, "patchType": "JSONPatch", "patch": STANDARD.encode(patch.to_string())})
+        }
         _ if name == "bad" => json!({"allowed": false}),
         _ if name == "bad-message" => json!({"allowed": false, "status": {"message": "because"}}),
         _ if name == "bad-code" => {
@@ -130,7 +140,7 @@ fn judge(path: &str, request: &Value) -> Value {
 }
 
 /// A configuration takes a moment until the real server's caches have it.
-async fn in_force(s: &mut Session, path: &str, probe: &Value, in_force: impl Fn(&crate::session::Answer) -> bool) {
+pub async fn in_force(s: &mut Session, path: &str, probe: &Value, in_force: impl Fn(&Answer) -> bool) {
     for _ in 0..100 {
         let answer = s.request(Method::POST, &format!("{path}?dryRun=All")).json(probe).quietly().send().await;
         if in_force(&answer) {
@@ -138,7 +148,7 @@ async fn in_force(s: &mut Session, path: &str, probe: &Value, in_force: impl Fn(
         }
         tokio::time::sleep(std::time::Duration::from_millis(100)).await;
     }
-    panic!("{}: the webhook is not asked", s.server.name);
+    panic!("{}: what was registered is not asked", s.server.name);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -183,6 +193,124 @@ async fn a_mutating_webhook_changes_what_is_stored() {
         s.patch(&format!("{maps}/a"), "merge", &json!({"data": {"more": "c"}})).await;
         s.get(&format!("{maps}/a")).await;
         s.delete(&format!("{path}/mutate")).await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_webhook_with_conditions() {
+    compare(async |s: &mut Session| {
+        s.namespace("hooks-conditions").await;
+        let hook = Hook::start(s, judge).await;
+        let conditions = json!([
+            {"name": "not-free", "expression": "!object.metadata.name.startsWith('free')"},
+            {"name": "diff.dev/needed", "expression": "object.metadata.name == 'bad' || object.data.needed == 'yes'"},
+            {"name": "no-update", "expression": "request.operation == 'CREATE' && oldObject == null"}]);
+        let path = format!("{REGISTRATION}/validatingwebhookconfigurations");
+        let maps = maps("hooks-conditions");
+        for failure in ["Fail", "Ignore"] {
+            let webhook = json!({"clientConfig": hook.client("/validate"), "rules": rules(&["CREATE", "UPDATE"]), "matchConditions": conditions,
+                "failurePolicy": failure});
+            s.post(&path, &configuration("ValidatingWebhookConfiguration", "conditions", "hooks-conditions", webhook)).await;
+            in_force(s, &maps, &map("bad", json!({})), |answer| answer.code == 400).await;
+            let name = |name: &str| format!("{name}-{}", failure.to_lowercase());
+            s.post(&maps, &map(&name("free"), json!({"a": "b"}))).await;
+            s.post(&maps, &map("bad-message", json!({"needed": "yes"}))).await;
+            s.post(&maps, &map("bad-message", json!({"needed": "no"}))).await;
+            s.delete(&format!("{maps}/bad-message")).await;
+            // It cannot be told whether the webhook is to be asked.
+            s.post(&maps, &map(&name("untold"), json!({"a": "b"}))).await;
+            s.post(&maps, &map(&name("asked"), json!({"needed": "yes"}))).await;
+            s.patch(&format!("{maps}/{}", name("asked")), "merge", &json!({"data": {"a": "c"}})).await;
+            s.delete(&format!("{path}/conditions")).await;
+            in_force(s, &maps, &map("bad", json!({})), |answer| answer.code == 201).await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mutating_webhooks_are_asked_again() {
+    compare(async |s: &mut Session| {
+        s.namespace("hooks-again").await;
+        let hook = Hook::start(s, judge).await;
+        let path = format!("{REGISTRATION}/mutatingwebhookconfigurations");
+        let maps = maps("hooks-again");
+        let webhook = |name: &str, at: &str, policy: &str| {
+            let webhook =
+                json!({"clientConfig": hook.client(at), "rules": rules(&["CREATE"]), "reinvocationPolicy": policy});
+            configuration("MutatingWebhookConfiguration", "again", "hooks-again", webhook)["webhooks"][0]
+                .as_object()
+                .map(|one| {
+                    let mut one = one.clone();
+                    one.insert("name".into(), format!("{name}.diff.dev").into());
+                    Value::Object(one)
+                })
+                .expect("a webhook")
+        };
+        let cases = [
+            [webhook("a.one", "/count-again", "IfNeeded"), webhook("b.two", "/count", "Never")],
+            [webhook("a.one", "/count", "Never"), webhook("b.two", "/count-again", "IfNeeded")],
+            [webhook("a.one", "/count", "IfNeeded"), webhook("b.two", "/count-again", "IfNeeded")],
+            [webhook("a.one", "/count-again", "IfNeeded"), webhook("b.two", "/validate", "Never")],
+        ];
+        for (index, webhooks) in cases.into_iter().enumerate() {
+            let mut whole = configuration("MutatingWebhookConfiguration", "again", "hooks-again", webhooks[0].clone());
+            whole["webhooks"] = webhooks.to_vec().into();
+            s.post(&path, &whole).await;
+            in_force(s, &maps, &map("probe", json!({})), |answer| answer.body["metadata"]["labels"].is_object()).await;
+            s.post(&maps, &map(&format!("a{index}"), json!({}))).await;
+            s.delete(&format!("{path}/again")).await;
+            in_force(s, &maps, &map("probe", json!({})), |answer| answer.body["metadata"]["labels"].is_null()).await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn configurations_that_are_refused() {
+    compare(async |s: &mut Session| {
+        for kind in ["ValidatingWebhookConfiguration", "MutatingWebhookConfiguration"] {
+            let path = format!("{REGISTRATION}/{}s", kind.to_lowercase());
+            let good = json!({"name": "a.diff.dev", "clientConfig": {"url": "https://127.0.0.1:9/x"}, "sideEffects": "None", "admissionReviewVersions": ["v1"]});
+            let but = |changes: Value| {
+                let mut webhook = good.clone();
+                for (name, value) in changes.as_object().into_iter().flatten() {
+                    webhook[name] = value.clone();
+                }
+                json!([webhook])
+            };
+            let rule = |rule: Value| but(json!({"rules": [rule]}));
+            let cases = [
+                but(json!({"name": "short.dev"})),
+                but(json!({"name": "Big.diff.dev"})),
+                but(json!({"sideEffects": null})),
+                but(json!({"sideEffects": "Some"})),
+                but(json!({"admissionReviewVersions": []})),
+                but(json!({"admissionReviewVersions": ["v2", "v2"]})),
+                but(json!({"timeoutSeconds": 31})),
+                but(json!({"failurePolicy": "Perhaps", "matchPolicy": "Perhaps"})),
+                but(json!({"clientConfig": {}})),
+                but(json!({"clientConfig": {"url": "http://127.0.0.1/x"}})),
+                but(json!({"clientConfig": {"url": "https://u@127.0.0.1/x?y=z#f"}})),
+                but(json!({"clientConfig": {"service": {"name": "", "namespace": ""}}})),
+                rule(json!({})),
+                rule(json!({"apiGroups": ["*", "a"], "apiVersions": ["*", "v1"], "operations": ["*", "CREATE"], "resources": ["*/*", "pods"]})),
+                rule(json!({"apiGroups": [""], "apiVersions": ["v1"], "operations": ["READ"], "resources": ["pods/*", "pods/status", "*/status", "nodes/status", ""], "scope": "World"})),
+                but(json!({"matchConditions": [{"name": "a", "expression": ""}, {"name": "a", "expression": "true"}, {"name": "-b", "expression": "true"}]})),
+                json!([good, good]),
+            ];
+            for webhooks in cases {
+                s.note("what is sent", webhooks.clone());
+                let whole = json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": kind, "metadata": {"name": "wrong"}, "webhooks": webhooks});
+                s.post(&path, &whole).await;
+            }
+            for expression in ["nothing", "params == null", "variables.x", "namespaceObject.nothing == ''", "object.metadata.name", "'a' =="] {
+                let webhooks = but(json!({"matchConditions": [{"name": "a", "expression": expression}]}));
+                let whole = json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": kind, "metadata": {"name": "wrong"}, "webhooks": webhooks});
+                s.request(Method::POST, &path).json(&whole).own(Own::Details).send().await;
+            }
+        }
     })
     .await;
 }

@@ -502,3 +502,54 @@ async fn events_and_rights_with_kubectl() {
     })
     .await;
 }
+
+const POLICY: &str = "\
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata:
+  name: kdpolicy
+spec:
+  paramKind:
+    apiVersion: v1
+    kind: ConfigMap
+  matchConstraints:
+    resourceRules:
+    - apiGroups: [\"\"]
+      apiVersions: [v1]
+      operations: [CREATE]
+      resources: [nodes]
+  validations:
+  - expression: object.metadata.name != 'a'
+    message: not a
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata:
+  name: kdbinding
+spec:
+  policyName: kdpolicy
+  validationActions: [Warn, Audit]
+  paramRef:
+    name: x
+    namespace: default
+    parameterNotFoundAction: Allow
+";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn policies() {
+    compare(async |s: &mut Session| {
+        let k = Kubectl::start(s, "kubectl-policies").await;
+        k.with(s, "apply -f -", POLICY).await;
+        k.with(s, "apply -f -", POLICY).await;
+        k.with(s, "diff -f -", &POLICY.replace("not a", "never a")).await;
+        k.with(s, "apply --server-side --force-conflicts -f -", &POLICY.replace("not a", "never a")).await;
+        k.with(s, "apply -f -", &POLICY.replace("[Warn, Audit]", "[Warn, Deny]")).await;
+        k.with(s, "apply -f -", &POLICY.replace("    name: x\n    namespace: default\n", "    selector:\n      matchLabels: {b: c, a: d}\n      matchExpressions: [{key: e, operator: In, values: [f, g]}]\n")).await;
+        for line in ["get validatingadmissionpolicies kdpolicy", "get validatingadmissionpolicybindings kdbinding", "get validatingadmissionpolicybindings kdbinding -o yaml",
+            "describe validatingadmissionpolicy kdpolicy", "describe validatingadmissionpolicybinding kdbinding",
+            "delete validatingadmissionpolicybinding kdbinding", "delete validatingadmissionpolicy kdpolicy"] {
+            k.run(s, line).await;
+        }
+    })
+    .await;
+}

@@ -20,6 +20,7 @@ mod normal;
 mod objects;
 mod past;
 mod patches;
+mod policies;
 mod rbac;
 mod relisting;
 mod schemas;

@@ -11,6 +11,8 @@ use std::sync::{Arc, LazyLock, OnceLock};
 /// What a management plane serves besides CustomResourceDefinitions' kinds: (group, plural).
 const MANAGEMENT: &[(&str, &str)] = &[
     ("admissionregistration.k8s.io", "mutatingwebhookconfigurations"),
+    ("admissionregistration.k8s.io", "validatingadmissionpolicies"),
+    ("admissionregistration.k8s.io", "validatingadmissionpolicybindings"),
     ("admissionregistration.k8s.io", "validatingwebhookconfigurations"),
     ("", "configmaps"),
     ("", "events"),

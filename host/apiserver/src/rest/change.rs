@@ -333,6 +333,10 @@ impl Call<'_> {
     pub(super) fn check_schema(&self, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
         let mut errors = self.version.schema().validate(object, old);
         errors.retain(|error| !error.path.starts_with("metadata.") || error.kind == FieldErrorKind::TypeInvalid);
+        if kinds::has_a_say(&self.resource) {
+            // What these lack or have twice is told with the rest that is wrong with them.
+            errors.retain(|error| !matches!(error.kind, FieldErrorKind::Required | FieldErrorKind::Duplicate));
+        }
         errors
     }
 
@@ -353,7 +357,9 @@ impl Call<'_> {
         for hook in hooks {
             warnings.extend(hook.admit(&request, object)?);
         }
-        warnings.extend(self.server.ask_webhooks(Phase::Mutating, &self.resource, &request, object)?);
+        if self.server.has_webhooks(Phase::Mutating) {
+            warnings.extend(self.server.ask_mutating(&self.resource, &request, object)?);
+        }
         Ok(warnings)
     }
 
@@ -370,12 +376,40 @@ impl Call<'_> {
             self.server.confirm_no_escalation(&self.user, plural, namespace, old, object)?;
         }
         let hooks = &self.server.inner.options.admission;
-        if hooks.is_empty() && !self.server.has_webhooks(Phase::Validating) {
+        let (policies, webhooks) = (self.server.has_policies(), self.server.has_webhooks(Phase::Validating));
+        if hooks.is_empty() && !policies && !webhooks {
             return Ok(Vec::new());
         }
         let request = self.admission_request(operation, old, object, dry_run);
         hooks.iter().try_for_each(|hook| hook.validate(&request, object))?;
-        self.server.ask_webhooks(Phase::Validating, &self.resource, &request, &mut object.clone())
+        let mut warnings = Vec::new();
+        if policies {
+            warnings.extend(self.server.ask_policies(&self.resource, &request, object)?);
+        }
+        if webhooks {
+            warnings.extend(self.server.ask_validating(&self.resource, &request, object)?);
+        }
+        Ok(warnings)
+    }
+
+    /// The options of a request, as those who are asked about it see them.
+    fn admission_options(&self, operation: Operation, dry_run: bool) -> Value {
+        let kind = match operation {
+            Operation::Create => "CreateOptions",
+            Operation::Update => "UpdateOptions",
+            Operation::Delete => "DeleteOptions",
+        };
+        let mut options = Map::new();
+        options.insert("kind".into(), kind.into());
+        options.insert("apiVersion".into(), "meta.k8s.io/v1".into());
+        if dry_run {
+            options.insert("dryRun".into(), vec!["All"].into());
+        }
+        let told = ["fieldManager", "fieldValidation"].into_iter().filter(|_| operation != Operation::Delete);
+        for (name, value) in told.filter_map(|name| Some((name, self.query.get(name)?))) {
+            options.insert(name.into(), value.into());
+        }
+        Value::Object(options)
     }
 
     fn admission_request(
@@ -397,6 +431,7 @@ impl Call<'_> {
             old: old.cloned(),
             user: self.user.clone(),
             dry_run,
+            options: self.admission_options(operation, dry_run),
         }
     }
 }

@@ -66,6 +66,8 @@ kinds! {
     "" "io.k8s.api.core" "v1" "Service" "services" "service" ["svc"] true ["status"]
     "" "io.k8s.api.core" "v1" "ServiceAccount" "serviceaccounts" "serviceaccount" ["sa"] true ["token"]
     "admissionregistration.k8s.io" "io.k8s.api.admissionregistration" "v1" "MutatingWebhookConfiguration" "mutatingwebhookconfigurations" "mutatingwebhookconfiguration" [] false []
+    "admissionregistration.k8s.io" "io.k8s.api.admissionregistration" "v1" "ValidatingAdmissionPolicy" "validatingadmissionpolicies" "validatingadmissionpolicy" [] false ["status"]
+    "admissionregistration.k8s.io" "io.k8s.api.admissionregistration" "v1" "ValidatingAdmissionPolicyBinding" "validatingadmissionpolicybindings" "validatingadmissionpolicybinding" [] false []
     "admissionregistration.k8s.io" "io.k8s.api.admissionregistration" "v1" "ValidatingWebhookConfiguration" "validatingwebhookconfigurations" "validatingwebhookconfiguration" [] false []
     "apiextensions.k8s.io" "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions" "v1" "CustomResourceDefinition" "customresourcedefinitions" "customresourcedefinition" ["crd" "crds"] false ["status"]
     "apps" "io.k8s.api.apps" "v1" "ControllerRevision" "controllerrevisions" "controllerrevision" [] true []

@@ -47,6 +47,18 @@ pub(crate) fn to_cel(node: Option<&Node>, value: &Value) -> CelValue {
     }
 }
 
+/// A value as it is: nothing is known of it, and its fields have the names that they have.
+pub(crate) fn as_is(value: &Value) -> CelValue {
+    match value {
+        Value::Array(items) => CelValue::List(Arc::new(items.iter().map(as_is).collect())),
+        Value::Object(fields) => {
+            let fields = fields.iter().map(|(name, field)| (Key::String(Arc::new(name.clone())), as_is(field)));
+            CelValue::Map(Map { map: Arc::new(fields.collect()) })
+        }
+        other => to_cel(None, other),
+    }
+}
+
 fn string(node: Option<&Node>, text: &str) -> CelValue {
     let plain = || CelValue::String(Arc::new(text.to_owned()));
     let Some(node) = node.filter(|n| n.ty == Type::String) else { return plain() };

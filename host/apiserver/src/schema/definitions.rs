@@ -87,6 +87,8 @@ fn raw() -> Map<String, Value> {
     }
     add!(
         admissionregistration::v1::MutatingWebhookConfiguration,
+        admissionregistration::v1::ValidatingAdmissionPolicy,
+        admissionregistration::v1::ValidatingAdmissionPolicyBinding,
         admissionregistration::v1::ValidatingWebhookConfiguration,
         core::v1::ConfigMap,
         core::v1::Endpoints,

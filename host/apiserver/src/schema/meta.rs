@@ -248,7 +248,8 @@ pub fn subdomain_errors(text: &str) -> Vec<String> {
     errors
 }
 
-fn path_segment_errors(text: &str) -> Vec<String> {
+/// Why `text` cannot be a part of a path, which the names of all objects are.
+pub(crate) fn path_segment_errors(text: &str) -> Vec<String> {
     if text == "." || text == ".." {
         return vec![format!("may not be {}", quote(text).replace('"', "'"))];
     }

@@ -24,6 +24,7 @@ mod compile;
 mod crd;
 mod definitions;
 mod error;
+mod expression;
 mod fields;
 mod formats;
 mod managed;
@@ -40,9 +41,14 @@ mod tests;
 
 pub use apply::{Applied, ApplyError, FieldConflict, apply, track_update};
 pub use builtin::{BuiltinKind, builtin_components, builtins};
+pub(crate) use cel::message;
+pub(crate) use celvalue::as_is;
 pub use crd::{default_crd, validate_crd, validate_crd_update};
+pub(crate) use error::join;
 pub use error::{FieldError, FieldErrorKind};
+pub(crate) use expression::{CONTEXT, Expression, Names, brief, longest};
 pub use managed::differs;
+pub(crate) use meta::path_segment_errors;
 pub use meta::{
     MAX_ANNOTATIONS, NameRule, label_errors, label_value_errors, qualified_name_errors, rfc1035_label_errors,
     subdomain_errors, validate_object_meta, validate_object_meta_named,

@@ -11,6 +11,8 @@ pub(super) fn of(group: &str, plural: &str) -> Option<&'static BuiltIn> {
         ("", "endpoints") => &ENDPOINTS,
         ("", "persistentvolumes") => &VOLUMES,
         ("", "persistentvolumeclaims") => &CLAIMS,
+        ("admissionregistration.k8s.io", "validatingadmissionpolicies") => &ADMISSION_POLICIES,
+        ("admissionregistration.k8s.io", "validatingadmissionpolicybindings") => &ADMISSION_BINDINGS,
         ("admissionregistration.k8s.io", _) => &WEBHOOKS,
         ("apps", "controllerrevisions") => &REVISIONS,
         ("batch", "jobs") => &JOBS,
@@ -151,6 +153,52 @@ static WEBHOOKS: BuiltIn = BuiltIn {
     cells: |configuration, now| vec![count(configuration, "/webhooks").into(), old(configuration, now)],
     named: false,
 };
+
+static ADMISSION_POLICIES: BuiltIn = BuiltIn {
+    columns: &[("Validations", "integer", 0), ("ParamKind", "string", 0), ("Age", "string", 0)],
+    cells: |policy, now| {
+        let kind = match policy.pointer("/spec/paramKind") {
+            Some(kind) => format!("{}/{}", text(kind, "/apiVersion"), text(kind, "/kind")),
+            None => String::from("<unset>"),
+        };
+        vec![count(policy, "/spec/validations").into(), kind.into(), old(policy, now)]
+    },
+    named: false,
+};
+
+static ADMISSION_BINDINGS: BuiltIn = BuiltIn {
+    columns: &[("PolicyName", "string", 0), ("ParamRef", "string", 0), ("Age", "string", 0)],
+    cells: |binding, now| {
+        let name = text(binding, "/spec/paramRef/name");
+        let param = match binding.pointer("/spec/paramRef/selector") {
+            _ if !name.is_empty() => format!("{}/{name}", or(text(binding, "/spec/paramRef/namespace"), "*")),
+            Some(selector) => go_selector(selector),
+            None => String::from("<unset>"),
+        };
+        vec![text(binding, "/spec/policyName").into(), param.into(), old(binding, now)]
+    },
+    named: false,
+};
+
+/// A selector as Go prints the struct.
+fn go_selector(selector: &Value) -> String {
+    let labels = selector.get("matchLabels").and_then(Value::as_object);
+    let mut labels: Vec<String> =
+        labels.into_iter().flatten().map(|(key, value)| format!("{key}: {},", value.as_str().unwrap_or(""))).collect();
+    labels.sort();
+    let expressions: Vec<String> = items(selector, "/matchExpressions")
+        .iter()
+        .map(|one| {
+            let values: Vec<String> = items(one, "/values").iter().map(|value| text(value, "")).collect();
+            let (key, operator) = (text(one, "/key"), text(one, "/operator"));
+            format!("LabelSelectorRequirement{{Key:{key},Operator:{operator},Values:[{}],}},", values.join(" "))
+        })
+        .collect();
+    let (labels, expressions) = (labels.join(""), expressions.join(""));
+    format!(
+        "&LabelSelector{{MatchLabels:map[string]string{{{labels}}},MatchExpressions:[]LabelSelectorRequirement{{{expressions}}},}}"
+    )
+}
 
 static REVISIONS: BuiltIn = BuiltIn {
     columns: &[("Controller", "string", 0), ("Revision", "string", 0), ("Age", "string", 0)],

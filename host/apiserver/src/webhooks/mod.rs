@@ -6,18 +6,17 @@ mod conversion;
 
 pub(crate) use conversion::ConversionWebhook;
 
-use crate::auth::rbac::selects;
+use crate::admission::{Conditions, GROUP, Input, described, list, text, version_for, words};
 use crate::catalog::Resource;
 use crate::options::{AdmissionRequest, Operation};
 use crate::server::ApiServer;
 use crate::status::Status;
-use crate::store::Key;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
+use std::sync::Arc;
 use std::time::Duration;
 
-const GROUP: &str = "admissionregistration.k8s.io";
 const MUTATING: &str = "mutatingwebhookconfigurations.admissionregistration.k8s.io";
 const VALIDATING: &str = "validatingwebhookconfigurations.admissionregistration.k8s.io";
 
@@ -30,49 +29,25 @@ pub(crate) enum Phase {
     Validating,
 }
 
-fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
-    value.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+/// A configuration: its webhooks, ready to be asked.
+pub(crate) struct Configuration(Vec<Webhook>);
+
+/// One webhook.
+struct Webhook {
+    /// As its configuration has it.
+    said: Value,
+    conditions: Conditions,
 }
 
-fn words<'a>(value: &'a Value, name: &str) -> impl Iterator<Item = &'a str> {
-    value.get(name).and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str)
-}
-
-/// Whether a rule is about this, in this version of the group.
-fn is_about(rule: &Value, request: &AdmissionRequest, version: &str, cluster_scoped: bool) -> bool {
-    let operation = match request.operation {
-        Operation::Create => "CREATE",
-        Operation::Update => "UPDATE",
-        Operation::Delete => "DELETE",
-    };
-    let has = |name: &str, wanted: &str| words(rule, name).any(|own| own == "*" || own == wanted);
-    let (wanted, sub) = (request.resource.as_str(), request.subresource.as_str());
-    let resource = words(rule, "resources").any(|own| match own.split_once('/') {
-        Some((of, own_sub)) => {
-            (of == "*" || of == wanted) && (own_sub == sub || (own_sub == "*" && (of == "*" || !sub.is_empty())))
-                || own == "*/*"
-        }
-        None => sub.is_empty() && (own == "*" || own == wanted),
-    });
-    let scope = match text(rule, "/scope") {
-        "Cluster" => cluster_scoped,
-        "Namespaced" => !cluster_scoped,
-        _ => true,
-    };
-    has("operations", operation) && has("apiGroups", &request.group) && has("apiVersions", version) && resource && scope
-}
-
-/// The version in which a webhook wants to see the object; none when it does not.
-fn version_for(webhook: &Value, resource: &Resource, request: &AdmissionRequest) -> Option<String> {
-    let rules = webhook.get("rules").and_then(Value::as_array)?;
-    let about = |version: &str| rules.iter().any(|rule| is_about(rule, request, version, !resource.namespaced));
-    if about(&request.version) {
-        return Some(request.version.clone());
+impl Configuration {
+    fn new(configuration: &Value) -> Configuration {
+        let webhooks = list(configuration, "/webhooks").iter();
+        let ready = |said: &Value| Webhook {
+            said: said.clone(),
+            conditions: Conditions::compile(list(said, "/matchConditions"), "matchConditions", false, &mut Vec::new()),
+        };
+        Configuration(webhooks.map(ready).collect())
     }
-    if text(webhook, "/matchPolicy") == "Exact" {
-        return None;
-    }
-    resource.versions.iter().map(|version| version.name.clone()).find(|version| about(version))
 }
 
 impl Phase {
@@ -84,58 +59,115 @@ impl Phase {
 impl ApiServer {
     /// Whether there are any of this phase at all.
     pub(crate) fn has_webhooks(&self, phase: Phase) -> bool {
-        let listing = self.inner.options.store.list(phase.collection(), "", None, None);
-        listing.is_ok_and(|listing| !listing.objects.is_empty())
+        self.inner.options.store.any(phase.collection(), "")
     }
 
-    /// Asks all webhooks of this phase whose rules are about the request. The object's new form, and warnings.
-    pub(crate) fn ask_webhooks(
+    /// The configurations of a phase.
+    fn configurations(&self, phase: Phase) -> Vec<Arc<Configuration>> {
+        let listing = self.inner.options.store.list(phase.collection(), "", None, None);
+        let objects = listing.map(|listing| listing.objects).unwrap_or_default();
+        let [mutating, validating] = &self.inner.hooks;
+        let known = if phase == Phase::Mutating { mutating } else { validating };
+        known.of(&objects, |object| Configuration::new(&object.value_without_managed_fields()))
+    }
+
+    /// Asks all validating webhooks that are about the request. Warnings.
+    pub(crate) fn ask_validating(
         &self,
-        phase: Phase,
         resource: &Resource,
         request: &AdmissionRequest,
-        object: &mut Value,
+        object: &Value,
     ) -> Result<Vec<String>, Status> {
+        let mut warnings = Vec::new();
         // Who could forbid to change webhooks could not be got rid of.
         if request.group == GROUP {
-            return Ok(Vec::new());
+            return Ok(warnings);
         }
-        let Ok(listing) = self.inner.options.store.list(phase.collection(), "", None, None) else {
-            return Ok(Vec::new());
-        };
-        let mut warnings = Vec::new();
-        for configuration in listing.objects {
-            let configuration = configuration.value_without_managed_fields();
-            for webhook in configuration.get("webhooks").and_then(Value::as_array).into_iter().flatten() {
-                let Some(version) = version_for(webhook, resource, request) else { continue };
-                if self.is_selected(webhook, request, object) {
-                    warnings.extend(ask(phase, webhook, resource, request, &version, object)?);
+        let mut object = object.clone();
+        for configuration in self.configurations(Phase::Validating) {
+            for webhook in &configuration.0 {
+                if let Some(version) = self.wants(webhook, resource, request, &object)? {
+                    warnings.extend(ask(Phase::Validating, &webhook.said, resource, request, &version, &mut object)?);
                 }
             }
         }
         Ok(warnings)
     }
 
-    /// Whether the webhook's selectors select the object and its namespace.
-    fn is_selected(&self, webhook: &Value, request: &AdmissionRequest, object: &Value) -> bool {
-        let empty = Value::Null;
-        let selected = |name: &str, labels: &Value| webhook.get(name).is_none_or(|selector| selects(selector, labels));
-        let labels = |object: Option<&Value>| object.and_then(|o| o.pointer("/metadata/labels")).cloned();
-        let own = labels(Some(object)).unwrap_or_default();
-        let before = labels(request.old.as_ref());
-        if !selected("objectSelector", &own) && !before.is_some_and(|before| selected("objectSelector", &before)) {
-            return false;
+    /// Asks all mutating webhooks that are about the request; once more those who want it (`reinvocationPolicy`) when another
+    /// changed the object after them. The object's new form, and warnings.
+    pub(crate) fn ask_mutating(
+        &self,
+        resource: &Resource,
+        request: &AdmissionRequest,
+        object: &mut Value,
+    ) -> Result<Vec<String>, Status> {
+        let mut warnings = Vec::new();
+        if request.group == GROUP {
+            return Ok(warnings);
         }
-        if request.namespace.is_empty() && request.resource != "namespaces" {
-            return true;
+        let configurations = self.configurations(Phase::Mutating);
+        let webhooks: Vec<&Webhook> = configurations.iter().flat_map(|configuration| &configuration.0).collect();
+        // Those who were asked and want to be asked again if the object changes now, and those for whom it did.
+        let (mut asked, mut again): (Vec<usize>, Vec<usize>) = (Vec::new(), Vec::new());
+        for first in [true, false] {
+            for (index, webhook) in webhooks.iter().enumerate() {
+                if !first && !again.contains(&index) {
+                    continue;
+                }
+                let Some(version) = self.wants(webhook, resource, request, object)? else { continue };
+                let before = object.clone();
+                warnings.extend(ask(Phase::Mutating, &webhook.said, resource, request, &version, object)?);
+                if *object != before {
+                    again.append(&mut asked);
+                }
+                if text(&webhook.said, "/reinvocationPolicy") == "IfNeeded" {
+                    asked.push(index);
+                }
+            }
         }
-        if request.group.is_empty() && request.resource == "namespaces" {
-            return selected("namespaceSelector", &own);
-        }
-        let namespace = self.inner.options.store.get("namespaces", &Key::new("", &request.namespace));
-        let namespace = namespace.map(|namespace| namespace.value_without_managed_fields());
-        selected("namespaceSelector", &labels(namespace.as_ref()).unwrap_or(empty))
+        Ok(warnings)
     }
+
+    /// The version in which a webhook wants to be asked about a request; none when it does not want to be.
+    fn wants(
+        &self,
+        webhook: &Webhook,
+        resource: &Resource,
+        request: &AdmissionRequest,
+        object: &Value,
+    ) -> Result<Option<String>, Status> {
+        let said = &webhook.said;
+        let Some(version) = version_for(list(said, "/rules"), text(said, "/matchPolicy"), resource, request) else {
+            return Ok(None);
+        };
+        if !self.is_selected(said, request, object) {
+            return Ok(None);
+        }
+        if webhook.conditions.is_empty() {
+            return Ok(Some(version));
+        }
+        let shown = |object: &Value| in_version(resource, request, &version, object);
+        let object = if request.operation == Operation::Delete { Value::Null } else { shown(object)? };
+        let old_object = request.old.as_ref().map(shown).transpose()?.unwrap_or_default();
+        let asked = Value::Object(described(request, &version));
+        let none = Value::Null;
+        let input =
+            Input { object: &object, old_object: &old_object, request: &asked, namespace: &none, params: &none };
+        match webhook.conditions.hold(input) {
+            Ok(true) => Ok(Some(version)),
+            Ok(false) => Ok(None),
+            Err(_) if text(said, "/failurePolicy") == "Ignore" => Ok(None),
+            Err(why) => Err(Status::forbidden(&request.group, &request.resource, &request.name, why)),
+        }
+    }
+}
+
+/// An object in a version of its group.
+fn in_version(resource: &Resource, request: &AdmissionRequest, version: &str, object: &Value) -> Result<Value, Status> {
+    let group = &request.group;
+    let api_version = if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") };
+    resource.convert(object.clone(), &api_version).map_err(Status::unconverted)
 }
 
 /// Asks one webhook.
@@ -151,9 +183,7 @@ fn ask(
     if request.dry_run && !matches!(text(webhook, "/sideEffects"), "None" | "NoneOnDryRun") {
         return Err(Status::bad_request(format!("admission webhook {name:?} does not support dry run")));
     }
-    let api_version =
-        if request.group.is_empty() { version.to_owned() } else { format!("{}/{version}", request.group) };
-    let shown = |object: &Value| resource.convert(object.clone(), &api_version).map_err(Status::unconverted);
+    let shown = |object: &Value| in_version(resource, request, version, object);
     let before = shown(object)?;
     let old = request.old.as_ref().map(shown).transpose()?;
     let uid = uuid::Uuid::new_v4().to_string();
@@ -197,34 +227,11 @@ fn ask(
 }
 
 fn review(request: &AdmissionRequest, version: &str, uid: &str, object: &Value, old: Option<&Value>) -> Value {
-    let (operation, options, object) = match request.operation {
-        Operation::Create => ("CREATE", "CreateOptions", Some(object)),
-        Operation::Update => ("UPDATE", "UpdateOptions", Some(object)),
-        Operation::Delete => ("DELETE", "DeleteOptions", None),
-    };
-    let of = |version: &str, name: &str, value: &str| json!({"group": request.group, "version": version, name: value});
-    let mut asked = Map::new();
-    let mut put = |name: &str, value: Value| drop(asked.insert(name.to_owned(), value));
-    put("uid", uid.into());
-    put("kind", of(version, "kind", &request.kind));
-    put("resource", of(version, "resource", &request.resource));
-    put("requestKind", of(&request.version, "kind", &request.kind));
-    put("requestResource", of(&request.version, "resource", &request.resource));
-    for (name, value) in [("subResource", &request.subresource), ("requestSubResource", &request.subresource)] {
-        if !value.is_empty() {
-            put(name, value.as_str().into());
-        }
-    }
-    put("name", request.name.as_str().into());
-    if !request.namespace.is_empty() {
-        put("namespace", request.namespace.as_str().into());
-    }
-    put("operation", operation.into());
-    put("userInfo", json!({"username": request.user.name, "groups": request.user.groups}));
-    put("object", object.cloned().unwrap_or_default());
-    put("oldObject", old.cloned().unwrap_or_default());
-    put("dryRun", request.dry_run.into());
-    put("options", json!({"kind": options, "apiVersion": "meta.k8s.io/v1"}));
+    let mut asked = described(request, version);
+    asked.insert("uid".into(), uid.into());
+    let object = (request.operation != Operation::Delete).then(|| object.clone());
+    asked.insert("object".into(), object.unwrap_or_default());
+    asked.insert("oldObject".into(), old.cloned().unwrap_or_default());
     json!({"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "request": asked})
 }
 
@@ -257,42 +264,6 @@ fn refusal(name: &str, status: &Value) -> Status {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::options::User;
-
-    fn request(operation: Operation, resource: &str, subresource: &str) -> AdmissionRequest {
-        AdmissionRequest {
-            operation,
-            group: "g".into(),
-            version: "v1".into(),
-            kind: "K".into(),
-            resource: resource.into(),
-            subresource: subresource.into(),
-            namespace: "n".into(),
-            name: "a".into(),
-            old: None,
-            user: User::admin("a"),
-            dry_run: false,
-        }
-    }
-
-    #[test]
-    fn rules_match_as_in_kubernetes() {
-        let rule = |resources: Value, operations: Value| json!({"apiGroups": ["g"], "apiVersions": ["v1"], "operations": operations, "resources": resources});
-        let about = |rule: &Value, request: &AdmissionRequest| is_about(rule, request, "v1", false);
-        let plain = rule(json!(["ks"]), json!(["CREATE", "UPDATE"]));
-        assert!(about(&plain, &request(Operation::Create, "ks", "")));
-        assert!(!about(&plain, &request(Operation::Delete, "ks", "")));
-        assert!(!about(&plain, &request(Operation::Update, "ks", "status")), "a subresource is another thing");
-        assert!(!is_about(&plain, &request(Operation::Create, "ks", ""), "v2", false));
-        let sub = rule(json!(["ks/*"]), json!(["*"]));
-        assert!(about(&sub, &request(Operation::Update, "ks", "status")));
-        assert!(!about(&sub, &request(Operation::Update, "others", "status")));
-        assert!(about(&rule(json!(["*/*"]), json!(["*"])), &request(Operation::Delete, "ks", "")));
-        assert!(about(&rule(json!(["*/scale"]), json!(["*"])), &request(Operation::Update, "ks", "scale")));
-        let mut scoped = plain.clone();
-        scoped["scope"] = "Cluster".into();
-        assert!(!about(&scoped, &request(Operation::Create, "ks", "")));
-    }
 
     #[test]
     fn a_denial_keeps_what_the_webhook_says() {

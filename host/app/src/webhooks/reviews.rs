@@ -45,6 +45,7 @@ fn asked(request: &Value) -> Option<AdmissionRequest> {
         old: request.get("oldObject").filter(|old| old.is_object()).cloned(),
         user: User::new(text(request, "/userInfo/username"), groups.filter_map(Value::as_str)),
         dry_run: request.get("dryRun").and_then(Value::as_bool).unwrap_or(false),
+        options: request.get("options").cloned().unwrap_or_default(),
     })
 }
 
