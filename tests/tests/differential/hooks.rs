@@ -10,6 +10,7 @@ use reqwest::Method;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use serde_json::{Value, json};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpListener;
 
@@ -141,14 +142,15 @@ fn judge(path: &str, request: &Value) -> Value {
 
 /// A configuration takes a moment until the real server's caches have it.
 pub async fn in_force(s: &mut Session, path: &str, probe: &Value, in_force: impl Fn(&Answer) -> bool) {
-    for _ in 0..100 {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
         let answer = s.request(Method::POST, &format!("{path}?dryRun=All")).json(probe).quietly().send().await;
         if in_force(&answer) {
             return;
         }
-        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        assert!(Instant::now() < deadline, "{}: what was registered is not asked: {:#}", s.server.name, answer.body);
+        tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    panic!("{}: what was registered is not asked", s.server.name);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -147,13 +147,7 @@ async fn who_only_warns() {
         s.post(&policies(), &policy("warn", ns, spec)).await;
         s.post(&bindings(), &binding("warn", "warn", &["Warn", "Audit"], json!({}))).await;
         s.post(&bindings(), &binding("warn-also", "warn", &["Audit"], json!({}))).await;
-        for _ in 0..100 {
-            let answer = s.request(Method::POST, &format!("{}?dryRun=All", maps(ns))).json(&map("probe", json!({}))).quietly().send().await;
-            if answer.headers.contains_key("warning") {
-                break;
-            }
-            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-        }
+        in_force(s, &maps(ns), &map("probe", json!({})), |answer| answer.headers.contains_key("warning")).await;
         let path = maps(ns);
         s.post(&path, &map("plain", json!({"a": "b"}))).await;
         let mut both = map("both", json!({"a": "b"}));
@@ -236,7 +230,7 @@ async fn parameters() {
         s.post(&maps("policies-kept"), &map("limit", json!({"most": "0"}))).await;
         for (name, most) in [("param-a", "1"), ("param-b", "2")] {
             let mut param = map(name, json!({"most": most}));
-            param["metadata"]["labels"] = json!({"limit": "yes"});
+            param["metadata"]["labels"] = json!({"limit": name});
             s.post(&maps(ns), &param).await;
         }
         let reference = json!({"paramRef": {"name": "param-a", "parameterNotFoundAction": "Deny"}});
@@ -253,7 +247,7 @@ async fn parameters() {
             let probe = map("tried", json!({"a": "1", "b": "2", "c": "3"}));
             in_force(s, &maps(ns), &probe, |answer| answer.body.to_string().contains(told)).await;
         };
-        refer(s, json!({"selector": {"matchLabels": {"limit": "yes"}}, "parameterNotFoundAction": "Allow"}), "most").await;
+        refer(s, json!({"selector": {"matchLabels": {"limit": "param-b"}}, "parameterNotFoundAction": "Allow"}), "most 2").await;
         s.post(&path, &map("two", json!({"a": "1", "b": "2"}))).await;
         refer(s, json!({"name": "limit", "namespace": "policies-kept", "parameterNotFoundAction": "Allow"}), "most 0").await;
         s.post(&path, &map("three", json!({"a": "1"}))).await;

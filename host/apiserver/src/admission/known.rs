@@ -4,8 +4,11 @@ use crate::store::Object;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// By name, with the revision of the object that it was made of.
-pub(crate) struct Known<T>(Mutex<HashMap<Box<str>, (u64, Arc<T>)>>);
+/// By name.
+pub(crate) struct Known<T>(Mutex<HashMap<Box<str>, Made<T>>>);
+
+/// What was made of an object, with the revision that it had.
+type Made<T> = (u64, Arc<T>);
 
 impl<T> Default for Known<T> {
     fn default() -> Known<T> {
