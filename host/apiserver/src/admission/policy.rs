@@ -3,7 +3,7 @@
 use super::conditions::{self, Condition, Conditions};
 use super::evaluation::{Compiled, Evaluation, Input, May, Variables};
 use super::{list, text};
-use crate::schema::{FieldError, join, message};
+use crate::schema::{FieldError, is_reserved, join, message};
 use kube_cel::cel::Value as CelValue;
 use serde_json::Value;
 
@@ -221,33 +221,10 @@ impl Validation {
 
 /// Whether a word can name something in an expression.
 fn is_identifier(name: &str) -> bool {
-    const RESERVED: [&str; 21] = [
-        "true",
-        "false",
-        "null",
-        "in",
-        "as",
-        "break",
-        "const",
-        "continue",
-        "else",
-        "for",
-        "function",
-        "if",
-        "import",
-        "let",
-        "loop",
-        "package",
-        "namespace",
-        "return",
-        "var",
-        "void",
-        "while",
-    ];
     let mut letters = name.chars();
     letters.next().is_some_and(|first| first.is_ascii_alphabetic() || first == '_')
         && letters.all(|letter| letter.is_ascii_alphanumeric() || letter == '_')
-        && !RESERVED.contains(&name)
+        && !is_reserved(name)
 }
 
 #[cfg(test)]

@@ -111,7 +111,7 @@ pub(crate) fn duration_nanoseconds(text: &str) -> Option<i64> {
     Some(if negative { -(total as i64) } else { total as i64 })
 }
 
-/// Words of CEL that cannot be field names as they are.
+/// Words of CEL that cannot be names as they are.
 const RESERVED: [&str; 21] = [
     "true",
     "false",
@@ -136,9 +136,14 @@ const RESERVED: [&str; 21] = [
     "while",
 ];
 
+/// Whether a word is one of CEL's own, and can name nothing.
+pub(crate) fn is_reserved(word: &str) -> bool {
+    RESERVED.contains(&word)
+}
+
 /// A field's name as rules write it (`x-y` is `x__dash__y`).
 fn escape(name: &str) -> String {
-    if RESERVED.contains(&name) {
+    if is_reserved(name) {
         return format!("__{name}__");
     }
     if !name.contains("__") && !name.contains(['.', '-', '/']) {

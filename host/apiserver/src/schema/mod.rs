@@ -42,7 +42,7 @@ mod tests;
 pub use apply::{Applied, ApplyError, FieldConflict, apply, track_update};
 pub use builtin::{BuiltinKind, builtin_components, builtins};
 pub(crate) use cel::message;
-pub(crate) use celvalue::as_is;
+pub(crate) use celvalue::{as_is, is_reserved};
 pub use crd::{default_crd, validate_crd, validate_crd_update};
 pub(crate) use error::join;
 pub use error::{FieldError, FieldErrorKind};
