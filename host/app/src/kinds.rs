@@ -138,8 +138,8 @@ pub struct Capacities {
 }
 
 impl Capacities {
-    /// Decides for a template of InfraMachines.
-    pub fn decide(&self, registry: &Registry, template: &Arc<Object>) -> Plan {
+    /// Decides for a template of InfraMachines; `now` in milliseconds since 1970.
+    pub fn decide(&self, registry: &Registry, template: &Arc<Object>, now: u64) -> Plan {
         let Some(module) = registry.module_of(template.group(), template.kind()) else { return Plan::nothing() };
         let asked = (template.uid().to_owned(), template.generation(), module.digest().to_owned());
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).get(&asked).cloned();
@@ -155,7 +155,7 @@ impl Capacities {
             known.insert(asked, capacity.clone());
             capacity
         });
-        template_capacity(template, &capacity)
+        template_capacity(template, &capacity, now)
     }
 }
 

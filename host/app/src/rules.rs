@@ -72,7 +72,7 @@ impl Rules for CoreRules {
             let machines = view.served(&key.group, kind).filter(|served| served.duty == Duty::InfraMachine);
             return Ok(match (machines, view.get(&Place::Management, key)?) {
                 (Some(served), Some(template)) if self.runs(served.duty) => {
-                    self.capacities.decide(&self.providers, &template)
+                    self.capacities.decide(&self.providers, &template, now)
                 }
                 _ => Plan::nothing(),
             });

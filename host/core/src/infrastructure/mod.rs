@@ -23,6 +23,7 @@ use crate::contract::{Duty, Served};
 use crate::difference::{Draft, merge_patch};
 use crate::identity;
 use crate::needs::{BootstrapData, Offers, text};
+use crate::ownership::created;
 use crate::parts::{Desk, Job, bring_up, take_down};
 use crate::plan::{Plan, Urgency, Write};
 use crate::provider::{self, Due, due_if_lost, not_due, paused_condition, told, waiting};
@@ -216,10 +217,19 @@ pub fn decide(key: &ObjectKey, served: &Served, view: &dyn View, now: u64) -> Re
     Ok(early)
 }
 
-/// Says in a template's status what a machine made from it offers, for scaling from zero.
-pub fn template_capacity(template: &Arc<Object>, capacity: &[(String, String)]) -> Plan {
+/// How long (milliseconds) a new template may be without an owner before its status is written.
+const UNOWNED: u64 = 2_000;
+
+/// Says in a template's status what a machine made from it offers, for scaling from zero. A new template gets its owner
+/// first: that patch is of the version it was decided on, and would have to be sent again.
+pub fn template_capacity(template: &Arc<Object>, capacity: &[(String, String)], now: u64) -> Plan {
     let mut plan = Plan::nothing();
     if template.is_deleting() {
+        return plan;
+    }
+    let age = now.saturating_sub(created(template));
+    if template.owner_references().is_empty() && age < UNOWNED {
+        plan.look_again_in(Duration::from_millis(UNOWNED - age));
         return plan;
     }
     let wanted: serde_json::Map<String, serde_json::Value> =

@@ -465,8 +465,26 @@ fn a_template_says_what_its_machines_offer() {
         "metadata": {"name": "t", "namespace": "n"}, "spec": {"template": {"spec": {}}},
         "status": {"capacity": {"gpu": "1"}}}));
     let capacity = [("cpu".to_owned(), "2".to_owned())];
-    world.apply(&super::template_capacity(&template, &capacity));
+    world.apply(&super::template_capacity(&template, &capacity, 10_000));
     let template = world.find(&template.key()).unwrap();
     assert_eq!(template.at("/status/capacity"), Some(&json!({"cpu": "2"})));
-    assert!(super::template_capacity(&template, &capacity).is_empty());
+    assert!(super::template_capacity(&template, &capacity, 10_000).is_empty());
+}
+
+#[test]
+fn a_new_template_gets_its_owner_first() {
+    let mut world = crate::testing::World::new();
+    let mut template = json!({"apiVersion": format!("{}/v1", super::scene::GROUP), "kind": "ImaginaryMachineTemplate",
+        "metadata": {"name": "t", "namespace": "n", "creationTimestamp": "1970-01-01T00:00:10Z"},
+        "spec": {"template": {"spec": {}}}});
+    let capacity = [("cpu".to_owned(), "2".to_owned())];
+    let new = world.put(template.clone());
+    let plan = super::template_capacity(&new, &capacity, 10_500);
+    assert!(plan.writes.is_empty());
+    assert_eq!(plan.look_again, Some(std::time::Duration::from_millis(1_500)));
+    assert_eq!(super::template_capacity(&new, &capacity, 12_000).writes.len(), 1, "nobody uses it");
+    template["metadata"]["ownerReferences"] =
+        json!([{"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Cluster", "name": "c", "uid": "u"}]);
+    let owned = world.put(template);
+    assert_eq!(super::template_capacity(&owned, &capacity, 10_500).writes.len(), 1);
 }

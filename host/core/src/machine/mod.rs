@@ -34,8 +34,9 @@ mod tests;
 /// What is written at once when it changes: others wait for it.
 const URGENT: [&str; 1] = ["/status/nodeRef"];
 
-/// For how long (milliseconds) a new object's mere progress is not worth a write: news will follow.
-pub(crate) const PATIENCE: u64 = 5_000;
+/// For how long (milliseconds) a new object's mere progress is not worth a write: news will follow. Objects say in whole
+/// seconds when they were made, so that it may be a second less.
+pub(crate) const PATIENCE: u64 = 8_000;
 
 /// Decides for a Machine.
 ///
