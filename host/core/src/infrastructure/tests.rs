@@ -465,10 +465,10 @@ fn a_template_says_what_its_machines_offer() {
         "metadata": {"name": "t", "namespace": "n"}, "spec": {"template": {"spec": {}}},
         "status": {"capacity": {"gpu": "1"}}}));
     let capacity = [("cpu".to_owned(), "2".to_owned())];
-    world.apply(&super::template_capacity(&template, &capacity, 10_000));
+    world.apply(&super::template_capacity(&template, &capacity, world.now + 10_000));
     let template = world.find(&template.key()).unwrap();
     assert_eq!(template.at("/status/capacity"), Some(&json!({"cpu": "2"})));
-    assert!(super::template_capacity(&template, &capacity, 10_000).is_empty());
+    assert!(super::template_capacity(&template, &capacity, world.now + 10_000).is_empty());
 }
 
 #[test]
@@ -478,6 +478,7 @@ fn a_new_template_gets_its_owner_first() {
         "metadata": {"name": "t", "namespace": "n", "creationTimestamp": "1970-01-01T00:00:10Z"},
         "spec": {"template": {"spec": {}}}});
     let capacity = [("cpu".to_owned(), "2".to_owned())];
+    world.now = 10_000;
     let new = world.put(template.clone());
     let plan = super::template_capacity(&new, &capacity, 10_500);
     assert!(plan.writes.is_empty());

@@ -58,7 +58,7 @@ fn a_machine_goes_from_data_to_infrastructure_to_a_node() {
         assert_eq!(owned.label(CLUSTER_NAME), Some("c"));
     }
     assert_eq!(m.at("/status"), None, "nothing is worth a status yet");
-    wait(&mut world, 6);
+    wait(&mut world, super::PATIENCE / 1000);
     settle(&mut world);
     assert_eq!(machine(&world).str_at("/status/phase"), Some("Pending"));
     assert_eq!(
